@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio  # a command without an event loop does not load it, because that takes long
+    import asyncio  # a command without an event loop does not load asyncio, because loading takes long
 
 T = TypeVar("T")
 
@@ -78,10 +78,10 @@ class SystemClock:
 class SharedClock(SystemClock):
     """The clock that several machines share: their database's time, advanced by this machine's monotonic counter.
 
-    After :meth:`set`, this machine's own wall clock and changes of it have no effect.
+    After :meth:`set`, the time no longer depends on this machine's wall clock, even if that clock is changed.
 
     Attributes:
-        ahead_s: seconds by which this machine's own clock is ahead of this one.
+        ahead_s: seconds by which this machine's wall clock is ahead of the shared clock.
     """
 
     def __init__(self) -> None:
@@ -90,9 +90,9 @@ class SharedClock(SystemClock):
         self._base: tuple[datetime, float] | None = None
 
     def set(self, at: datetime, waited_s: float = 0.0) -> None:
-        """Set the clock to a time that was read during the last `waited_s`, never ahead of it.
+        """Set the clock to `at`, a time read within the last `waited_s` seconds. It may then lag, but is never ahead.
 
-        A slow answer does not set the clock back, because its present time may be right as well.
+        Keep the clock's time if it is at most `waited_s` ahead of `at`, because it may then be exact.
         """
         if self._base is None or not timedelta() <= self.now() - at <= timedelta(seconds=waited_s):
             self._base = at, self.monotonic()

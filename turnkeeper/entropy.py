@@ -22,4 +22,4 @@ class SystemEntropy:
         return secrets.token_hex((digits + 1) // 2)[:digits]
 
     def uniform(self, low: float, high: float) -> float:
-        return random.uniform(low, high)  # noqa: S311  spreads retries, guards nothing
+        return random.uniform(low, high)  # noqa: S311  spreads retries and protects nothing

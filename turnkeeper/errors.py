@@ -6,11 +6,11 @@
     ├── Conflict                 4   the caller: it exists already, or its state forbids this
     ├── Unreachable              5   a peer: the daemon does not answer
     ├── Degraded                 6   the constellation: it runs, but not completely
-    ├── Denied                   7   the author refused it or has not decided yet
+    ├── Denied                   7   the author: refused the request, or has not decided yet
     ├── Exhausted                1   a resource: full inbox, the day's tokens
     │   └── MachineTrouble       1   the machine: full disk, no descriptors, a disk that fails, no right to write
     │       └── ServerTrouble    5   the database server: it ended the connection, restarts, has no room
-    ├── NotInstalled             1   the installation: the part that answers was removed
+    ├── NotInstalled             1   the installation: the part that answers the request was removed
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
 Each has fields: the fault, its place, and the remedy. The command line prints them in one line and exits with the
@@ -142,34 +142,34 @@ _OF_SQLITE = {
     14: "free descriptors, or make its folder writable",
 }
 _CORRUPT = 11  # sqlite3.SQLITE_CORRUPT
-_NOT_OWNER = "42501"  # this fault does not pass by itself
-# Classes of PostgreSQL's codes for faults of the server or of the connection.
+_NOT_OWNER = "42501"  # a fault that does not pass by itself
+# Prefixes of PostgreSQL's error codes for faults of the server or of the connection.
 _OF_SERVER = {
     "08": "wait until the database answers",
     "53": "give the database room: disk, memory or connections",
     "57": "wait until the database answers",
     "58": "check the database's disk",
-    "25P": "wait until the database answers",  # a transaction took too long, or
-    "55P03": "wait until the database answers",  # waited too long for a lock
+    "25P": "wait until the database answers",  # a transaction took too long
+    "55P03": "wait until the database answers",  # a statement waited too long for a lock
     _NOT_OWNER: "make its role the owner of the database (ALTER DATABASE … OWNER TO …)",
     "25006": "let the database be written to, or name its primary",
 }
 
 
 def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False) -> MachineTrouble | None:
-    """Return the trouble of the machine behind an error. None if there is none.
+    """Return the machine fault that caused an error. None if the cause is another one.
 
     Args:
-        error: an OSError, an error of SQLite's, or one raised because of such an error.
-        where: the file, if the error does not name it.
-        ours: True for a file of the home, so that a missing permission is also the machine's trouble.
+        error: an OSError, an error of a database driver, or an error caused by one of these.
+        where: the file; empty to use the name in the error.
+        ours: True for a file of the home: then a missing permission also counts as a machine fault.
     """
     for one in _causes(error):
         if isinstance(one, MachineTrouble):
             return one
         code = getattr(one, "sqlite_errorcode", None)
         if isinstance(code, int) and (hint := _OF_SQLITE.get(code & 0xFF)):
-            # If a disk read fails, SQLite reports a malformed page. A damaged store has already ended the process.
+            # SQLite reports a failed disk read as a malformed page. Real damage would already have ended the process.
             said = "the disk returned a page that is not readable" if code & 0xFF == _CORRUPT else str(one)
             return _trouble(said, where, hint)
         if hint := _of_server(one):
@@ -194,7 +194,7 @@ def _of_server(error: BaseException) -> str:
     """Return the remedy for an error of PostgreSQL's driver. Empty if the statement is at fault."""
     state = getattr(error, "sqlstate", "")
     if state is None:  # the error is not from the server: the connection is gone
-        kinds = {kind.__name__ for kind in type(error).__mro__}  # a timeout is a kind of it
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # a timeout's class is derived from it
         return _OF_SERVER["08"] if "OperationalError" in kinds else ""
     return next((_OF_SERVER[part] for part in (state, state[:3], state[:2]) if part in _OF_SERVER), "")
 
@@ -208,9 +208,9 @@ def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:
 
 
 def exit_code_of(serve: Callable[[], None]) -> int:
-    """Run a daemon to its end. Return its exit code. Errors for people go to stderr in one line.
+    """Run a daemon to its end. Return its exit code. Write an error meant for people to stderr, in one line.
 
-    If the machine is in trouble that may pass, the exit code says that the daemon waits for it.
+    Return EXIT_UNREACHABLE if a machine fault that may pass by itself ended the daemon.
     """
     try:
         serve()
@@ -230,7 +230,7 @@ def exit_code_of(serve: Callable[[], None]) -> int:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes; of a group, its members; of SQLAlchemy's, the driver's error."""
+    """Yield an error and its causes, including the members of a group and the driver's error inside SQLAlchemy's."""
     seen: set[int] = set()
     left = [error]
     while left:
@@ -282,8 +282,8 @@ def the_one(known: Sequence[str], given: str, what: str, *, see: str) -> str:
     """Return the one name or id that is `given` or begins with it.
 
     Raises:
-        NotFound: none does; the error suggests a similar one, or `see`.
-        Conflict: several do.
+        NotFound: no name does; the error suggests a similar name, or else gives the hint `see`.
+        Conflict: several names do.
     """
     named = [given] if given in known else [one for one in known if given and one.startswith(given)]
     if not named:

@@ -68,7 +68,7 @@ def parse_rfc3339(text: str) -> datetime:
 
 
 def shown_in(at: datetime, zone: tzinfo | None) -> datetime:
-    """Return an instant in a zone, None for the machine's; in UTC if the year would be 0 or 10000.
+    """Convert an instant to `zone`, or to the machine's zone if None; to UTC if the year would be 0 or 10000.
 
     >>> from zoneinfo import ZoneInfo
     >>> shown_in(datetime(9999, 12, 31, 23, 59, tzinfo=UTC), ZoneInfo("Asia/Tokyo")).isoformat()
@@ -87,7 +87,7 @@ def parse_duration(text: str, *, field: str = "duration") -> timedelta:
     (5400.0, 7200.0)
 
     Raises:
-        InvalidInput: anything else, among it a number without a unit and a unit given twice.
+        InvalidInput: the text is no such duration; for example, a number has no unit, or a unit occurs twice.
     """
     body = text.strip().lower().removeprefix("every ").strip()
     total, position, seen = 0, 0, set[str]()
@@ -105,7 +105,7 @@ def parse_duration(text: str, *, field: str = "duration") -> timedelta:
 
 
 def written_time(text: str, now: datetime, *, past: bool = False) -> str:
-    """Return a time as people write it in ISO form, with `Z` for a span from now, else without an offset.
+    """Convert a time as people write it to ISO form: with `Z` for a span from now, else without an offset.
 
     >>> now = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)  # a Friday
     >>> [written_time(text, now) for text in ("2h", "tomorrow 9am", "mon 17:30", "noon")]
@@ -115,9 +115,9 @@ def written_time(text: str, now: datetime, *, past: bool = False) -> str:
 
     Args:
         text: a duration, perhaps with `in` before or `ago` after it; a day (today, tomorrow, yesterday, a weekday, a
-            date) and a time of day (9am, 17:30, noon), or one of both. Any other text is returned as it is.
+            date) and a time of day (9am, 17:30, noon), or only one of these. Any other text is returned unchanged.
         now: the present time, in the zone of the text's days.
-        past: a duration, a weekday or a time of day alone means a time before now.
+        past: True if a duration, a weekday or a time of day alone means a time before now.
     """
     words = text.strip().lower()
     if words == "now":

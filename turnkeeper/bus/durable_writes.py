@@ -1,9 +1,9 @@
 """Writing envelopes: names that sort in writing order, then temporary file, sync, link, and one sync of the folder.
 
 A name holds nanoseconds (20 digits), pid, random hex, sequence and sender. The order holds between processes and after
-the clock steps back: a put that begins after another was answered gets a later name. `.newest` holds the last
-nanosecond given out; a process reads and raises it under its lock. If that file is lost or outdated, the names of the
-files in the folders replace it.
+the clock steps back: a put that begins after another has returned gets a later name. `.newest` holds the last
+nanosecond given out; a process reads and raises it under the file's lock. If that file is lost or outdated, the names
+of the files in the folders replace it.
 """
 
 import ctypes
@@ -77,7 +77,7 @@ def ns_of(name: str) -> int | None:
 
 
 def writer_of(temporary: str) -> int | None:
-    """Return the pid in the name of a temporary file of ours, None for anything else.
+    """Return the pid in the name of a temporary file of ours. None for any other name.
 
     >>> writer_of(".01772442000000000000-7-0a1b2c3d-000001-author.json.tmp")
     7
@@ -94,7 +94,7 @@ def _number(digits: bytes) -> int:
 
 Failure = TurnkeeperError | None
 SMALLEST_GROUP = 4
-_CHUNK = 256  # descriptors are not held open: the limit bounds what one pass of syncs waits for
+_CHUNK = 256  # most files that one pass of syncs waits for; their descriptors are not held open
 # On these file systems syncfs(2) writes data and names, and reports errors as fsync(2) of each file would.
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs"})
 _SYNCFS_REPORTS = (5, 8)  # Source: syncfs(2), VERSIONS

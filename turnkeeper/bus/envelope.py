@@ -1,9 +1,9 @@
-"""One message between agents: its fields, what is valid, its bytes, and the wrapper in which a model sees it.
+"""One message between agents: its fields, their checks, its bytes, and the wrapper in which a model sees it.
 
 An envelope is checked when it is written and again when it is read, because any program may put a file into an inbox.
-No message may contain a wrapper: it could close its own wrapper and open one that names another sender.
+No message may contain a wrapper, because it could close its own wrapper and open one that names another sender.
 
-The JSON must read alike everywhere: no duplicate keys, no NaN, no infinity, bounded depth and numbers, UTF-8 only.
+Every parser must read the JSON alike: no duplicate keys, no NaN, no infinity, bounded depth and numbers, UTF-8 only.
 Source: RFC 7493 (I-JSON) for the rules; the bounds are ours.
 """
 
@@ -99,7 +99,7 @@ CATCH_UP_POLICIES = frozenset({"skip", "run-once", "run-all"})
 _PARTY = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
-# Made once, because `json.dumps` makes one for each call. A checked envelope contains no cycle.
+# Made once, because `json.dumps` would make an encoder for each call. A checked envelope contains no cycle.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _REQUIRED = ("v", "id", "from", "to", "kind", "ts")
 _TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "ts")
@@ -117,10 +117,10 @@ class Envelope:
         kind: one of `KINDS`.
         thread: the conversation thread; empty for none.
         swarm: a label for a group of agents working together; empty for none.
-        idempotency_key: an inbox drops a second envelope with the same key; empty for none.
+        idempotency_key: of two envelopes with the same key, an inbox drops the second; empty for none.
         requires_ack: the reader writes an ack line and answers with an `ack` envelope.
         text: the text for a model or a person.
-        meta: JSON object for programs; a fire's whole trigger.
+        meta: a JSON object for programs; for a fire, its whole trigger.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The event log: one JSON line an event, one file a day, one `O_APPEND` write for each group of lines.
+"""The event log: one JSON line per event, one file per day, one `O_APPEND` write per group of lines.
 
 Each process has its own files; all processes share the file of envelope receipts (`turnkeeper/bus/acks.py`). Required
 keys: `at` (RFC 3339 UTC), `process`, `pid`, `event`. The rest are fields of the event: ids, states, counts; never a
@@ -21,7 +21,7 @@ from turnkeeper.times import rfc3339
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _AS_JSON_DOES = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once, because `json.dumps` makes one for each call
+_JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json.dumps` would make one for each call
 
 
 class EventLog:
@@ -33,15 +33,15 @@ class EventLog:
 
     Attributes:
         trouble: why events are lost at the moment; empty while they are written.
-        count: called with all events, also those that cannot be written.
+        count: called with all events, including those that cannot be written.
     """
 
     def __init__(
         self, folder: Path, process: str, clock: Clock, *, prefix: str | None = None, follows_links: bool = True
     ) -> None:
-        """Write files whose names begin with `prefix`, `events-<process>` unless given.
+        """Write files whose names begin with `prefix`, by default `events-<process>`.
 
-        If the file is a link, write through it; without `follows_links`, refuse to write.
+        If a file is a link, write to its target; without `follows_links`, refuse to write.
         """
         self._folder = folder
         self._prefix = prefix or f"events-{process}"
@@ -120,10 +120,10 @@ LATE_S = 0.25
 def told_if_late(
     log: EventLog, event: Callable[[], Sequence[tuple[str, Mapping[str, Any]]]], *, again: bool = False
 ) -> Iterator[None]:
-    """Write events, each a name and its fields, if the block takes long. For a block in an event loop.
+    """Log the events that `event` returns if the block, in an event loop, takes longer than `LATE_S`.
 
     The log then shows a request even if the store keeps the process waiting. If the store answers at once, the answer's
-    own events are enough. With `again`, call `event` for more events until the block ends.
+    own events are enough. With `again`, repeat this every `LATE_S` seconds until the block ends.
     """
     late: asyncio.TimerHandle
 
@@ -164,7 +164,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:
-    """Yield every event of the files with this prefix, by time. Skip torn lines and lines that are no events."""
+    """Yield every event of the files with this prefix, ordered by time. Skip torn lines and other text."""
     records = []
     for path in sorted(folder.glob(f"{prefix}-*.jsonl")):
         for line in path.read_bytes().split(b"\n"):

@@ -1,10 +1,10 @@
-"""An agent's folders: which envelope owns an idempotency key, where each is, how much may wait, what is removed.
+"""An agent's folders: owners of idempotency keys, states of envelopes, the quota, and removal of old files.
 
 For an agent without a database, files decide which envelope owns a key. When a process claims an envelope with a key,
-it links the file exclusively as `delivered/.key-<digest>`. The envelope with that file owns the key; any other with the
-same key is dropped. The link stands beside the delivered envelopes, so the sync that makes an archive durable covers it
-too. It can be rebuilt from them, and is removed when they are pruned. The sender of an envelope with a key finds its
-state in the same files.
+it links the file exclusively as `delivered/.key-<digest>`. The envelope in that file owns the key; any other envelope
+with the same key is dropped. The link is in the folder of delivered envelopes, so one sync makes both the archived
+envelope and the link durable. The link can be rebuilt from the envelope, and is pruned with it. The sender of an
+envelope with a key finds the envelope's state in the same files.
 
 Quarantine is never emptied automatically: a person looks at an envelope, then requeues or removes it.
 """
@@ -81,7 +81,7 @@ class KeyLinks:
             return {entry.inode(): entry.name for entry in entries if entry.name.startswith(PREFIX)}
 
     def rebuild(self) -> None:
-        """Create missing links, as after a restore that copied the files. Call only while no process claims."""
+        """Create missing links, for example after a restore copied the files. Call only while no process claims."""
         for name in self.by_inode().values():
             if (self._delivered / name).stat().st_nlink == 1:
                 self._forget_orphan(self._delivered / name)
@@ -130,7 +130,7 @@ class EnvelopeState(StrEnum):
 
 
 def envelope_states(folder: Path, wanted: Mapping[str, str], files: Files) -> dict[str, EnvelopeState]:
-    """Return the state of each envelope, by key. `wanted` holds the name under which each was put.
+    """Return the state of each envelope, by key. `wanted` maps each key to the name of its envelope.
 
     Envelopes move while the folders are read. The folders are read in the order of the moves, so each envelope is found
     in the folder that it just left or in the next one, and never ahead of its true state.
@@ -164,24 +164,24 @@ def _further(
 def _inodes(folder: Path, names: set[str]) -> dict[int, str]:
     found = {}
     for name in names:
-        with contextlib.suppress(FileNotFoundError):  # archived meanwhile
+        with contextlib.suppress(FileNotFoundError):  # another process has archived it
             found[(folder / name).lstat().st_ino] = name
     return found
 
 
 REASON = ".reason"
-_COUNT_AGAIN = 1024  # puts at least between two counts of the files, because other processes add and remove files too
-_WRITERS = 8  # the part of the free room that one process may use between counts; all together do not overfill it
+_COUNT_AGAIN = 1024  # fewest puts between two counts of the files; other processes add and remove files, too
+_WRITERS = 8  # a process uses at most an eighth of the free room between counts, so that eight processes share it
 _LARGEST_STEP_S = 86_400
 _STALE_S = 86_400  # an older temporary file has no writer, even if its pid is in use again
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """The room of one inbox. Up to eight writing processes may together exceed it by a thousand envelopes each.
+    """The limits of one inbox. Up to eight writing processes may together exceed it by a thousand envelopes each.
 
     Attributes:
-        most_bytes: their bytes together.
+        most_bytes: the most bytes of all waiting envelopes together.
     """
 
     most_waiting: int = 100_000
@@ -189,7 +189,7 @@ class Quota:
 
 
 class Capacity:
-    """Count of the free room in an inbox. The less room there is, the more often the files are counted again."""
+    """The count of the free room in an inbox. The less room there is, the more often the files are counted again."""
 
     def __init__(self, folder: Path, quota: Quota) -> None:
         self._folder = folder
@@ -232,7 +232,7 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """How long delivered envelopes are kept; whichever bound is reached first.
+    """The limits on delivered envelopes. The limit that is reached first applies.
 
     Attributes:
         keep_s: seconds after the envelope was put.
@@ -276,7 +276,7 @@ def _believed_ns(now_ns: int, seen: Path | None) -> int:
 
 
 def sweep(folder: Path, *, files: Files, clock: Clock) -> int:
-    """Remove temporary files of dead writers, and reasons whose envelope left quarantine. Return the number removed."""
+    """Remove temporary files of dead writers, and reasons of envelopes that left quarantine. Return their number."""
     now_ns = to_us(clock.now()) * 1000
     stale = [
         folder / "inbox" / name
@@ -319,4 +319,4 @@ def _size(entry: "os.DirEntry[str]") -> int:
     try:
         return entry.stat(follow_symlinks=False).st_size
     except FileNotFoundError:
-        return 0  # claimed meanwhile
+        return 0  # a process has claimed it

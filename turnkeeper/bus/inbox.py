@@ -10,7 +10,7 @@ A put writes a temporary file, syncs it, links it into `inbox/` (which fails if 
 temporary name and syncs the folder; then it answers. Delivery is at least once: the agent's next process adopts
 envelopes that a crash left in `claimed/`. The idempotency key makes the effect happen once: through the unique row that
 the agent writes or, for an agent without a database, through `settles_keys` (`turnkeeper/bus/folders.py`). The keys in
-memory are only a hint that saves a second file if one process puts twice.
+memory are only a hint: they save a second file if one process puts an envelope twice.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ class Put:
     """The result of a put.
 
     Attributes:
-        name: the envelope's name on the bus; for a duplicate, the earlier envelope's.
-        fresh: False if an envelope with this key was already here, so that nothing was written.
+        name: the envelope's name on the bus; for a duplicate, the earlier envelope's name.
+        fresh: False if the inbox already had an envelope with this key, so nothing was written.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Claimed:
     """An envelope that this process has taken and must archive or quarantine.
 
     Attributes:
-        fault: why a readable envelope must not be acted on: it was changed after it was put. Empty otherwise.
+        fault: why the reader must not act on a readable envelope that was changed after its put; else empty.
     """
 
     name: str
@@ -92,10 +92,10 @@ class Quarantined:
 class Inbox:
     """One agent's four folders. Any number of processes may put; only processes of that agent claim.
 
-    An answered envelope is in exactly one of four places: waiting, claimed, delivered, quarantined. It is handed out at
-    least once, byte for byte as it was put, in the order of the answers. If several envelopes share a key, at most one
-    is handed out; the files or a unique row of the reading agent decide which. `tests/conformance/bus/` holds this
-    contract as tests. An inbox is not safe for several threads at once.
+    Once its put has returned, an envelope is in exactly one of four places: waiting, claimed, delivered, quarantined.
+    It is handed out at least once, byte for byte as it was put, in the order in which the puts returned. If several
+    envelopes share a key, at most one is handed out; the files or a unique row of the reading agent decide which.
+    `tests/conformance/bus/` tests this contract. An inbox is not safe for several threads at once.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Inbox:
     def adopt(self) -> list[Claimed]:
         """Return envelopes that earlier processes claimed and never archived, in order. Remove dead writers' files.
 
-        Only for the one process that claims: it would also adopt envelopes that another process is working on.
+        Only the one process that claims may call this: it also adopts envelopes that a process is working on.
         """
         self._check_folders()
         sweep(self.folder, files=self._files, clock=self._clock)
@@ -216,7 +216,7 @@ class Inbox:
         self.archive_all([claimed])
 
     def archive_all(self, claimed: Sequence[Claimed]) -> None:
-        """Move many envelopes to `delivered/` with one sync. Raises Exhausted: call again, nothing is lost."""
+        """Move many envelopes to `delivered/` with one sync. After Exhausted, nothing is lost: call again."""
         self._deliver([item.name for item in claimed])
         if self._hints is not None:
             for item in claimed:
@@ -249,7 +249,7 @@ class Inbox:
     def requeue(self, name: str, *, vouched: bool = False) -> Put:
         """Queue a quarantined envelope again, once it is valid. Raises NotFound, InvalidInput or Exhausted.
 
-        Refuse an envelope whose seal is missing or wrong, unless the author vouched for it: then seal it now.
+        Refuse an envelope with a missing or wrong seal, unless the author vouched for it; in that case, seal it.
         """
         data = self._quarantine.read(name)
         decode(unsealed(data))
@@ -287,7 +287,7 @@ class Inbox:
         return [item if not isinstance(item, int) else _once(written[item], item, answered) for item in decided]
 
     def _repeat_or_refuse(self, key: str, size_bytes: int) -> Put | TurnkeeperError | None:
-        """Return the earlier put of this key, or the error for lack of room. None if the envelope is to be written."""
+        """Return the earlier put of this key, or the error for a full inbox. None if the envelope must be written."""
         try:
             earlier = self._earlier(key) if key else None
             if earlier is None:
@@ -303,7 +303,7 @@ class Inbox:
     def _earlier(self, key: str) -> Put | None:
         name = self._hinted(key)
         if name and any(os.path.lexists(f"{self._paths[place]}/{name}") for place in ("inbox", "claimed")):
-            # Another process may have linked the file and not yet synced it; an answer means that it is on disk.
+            # Another process may have linked the file and not yet synced it; a put returns only once it is on disk.
             self._files.sync_folder(self._places["inbox"])
             return Put(name=name, fresh=False)
         if self._hints is not None:
@@ -363,7 +363,7 @@ class Inbox:
         except FileNotFoundError:
             return []
         except (InvalidInput, Corrupt) as error:
-            # The reader may know the envelope's turn, and record its end before the envelope is quarantined.
+            # The reader may know the envelope's turn, and record the turn's end before it quarantines the envelope.
             with contextlib.suppress(InvalidInput):
                 if isinstance(error, Damaged):
                     return [Claimed(name=name, envelope=decode(error.content), fault=str(error))]
@@ -492,7 +492,7 @@ class Quarantine:
         note = {"name": name, "reason": reason, "at": rfc3339(self._clock.now())}
         target = self._free_name(name)
         with machine_errors(self._folder):
-            with contextlib.suppress(FileExistsError):  # a crash came before the move: keep the first reason
+            with contextlib.suppress(FileExistsError):  # after a crash before the move, keep the first reason
                 self._files.write_synced(self._folder / f"{target}{REASON}", json.dumps(note).encode())
             self._files.rename(self._agent / "claimed" / name, self._folder / target)
             self._files.sync_folder(self._folder)

@@ -1,4 +1,4 @@
-"""Seals: only this home's programs put envelopes into the inboxes of the agents that the runtime hosts.
+"""Seals on envelopes: agents that the runtime hosts accept only envelopes that this home's programs put.
 
 A seal is an HMAC-SHA-256 with the home's key over the bytes that `encode` made, and so over every field. The seal is
 the last member of `meta`, at the end of the file; a reader that does not know seals ignores this member. The seal is
@@ -54,7 +54,7 @@ def _mac(data: bytes, key: Key) -> str:
 
 
 class Damaged(InvalidInput):
-    """An envelope whose seal names a key of this home but does not match the content."""
+    """The error that an envelope's seal names a key of this home but does not match the content."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__("does not belong to this content: the envelope was changed", where="seal")
@@ -74,8 +74,8 @@ class Seals:
     def sealing(self) -> Iterator[Callable[[bytes], bytes]]:
         """Yield the sealing function; put the sealed bytes before leaving the block. Raises Corrupt if the key is lost.
 
-        Before the home has its first key, nothing is sealed. The process that makes the key waits until such puts end,
-        then seals these envelopes.
+        Before the home has its first key, nothing is sealed. The process that makes the key waits until these puts end,
+        then seals their envelopes.
         """
         keys = self._keys.read()
         if keys:
@@ -128,8 +128,8 @@ class Seals:
 def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
     """Make the home's key for envelopes if it has none. Return True if it was made.
 
-    Then seal, once, the envelopes in the inboxes of workers, because a version without seals put them. Include inboxes
-    of workers that are not hosted yet. Only for the process that reads these inboxes, before it reads them.
+    With the new key, seal the envelopes that a version without seals put into the inboxes of workers, including workers
+    that are not hosted yet. Only the process that reads these inboxes may call this, before it reads them.
 
     Raises:
         Corrupt: the key was lost.
@@ -142,7 +142,7 @@ def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
         for folder in folders:
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 if not name.startswith("."):
-                    with suppress(InvalidInput, Corrupt, FileNotFoundError):  # its claim quarantines it
+                    with suppress(InvalidInput, Corrupt, FileNotFoundError):  # the claim of the file quarantines it
                         _seal_file(folder / name, key)
             if folder.is_dir():
                 SystemFiles().sync_folder(folder)

@@ -104,7 +104,7 @@ class Home:
         return self.root / "state" / f"store-made-{name.removesuffix('.db')}"
 
     def time_seen(self, process: str) -> Path:
-        """Return the file with the last time that a process saw; it decides which history is old."""
+        """Return the file with the last time that a process saw, which decides what history is old."""
         return self.root / "state" / f"time-{process}.json"
 
     @property

@@ -27,12 +27,12 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
 
     Args:
         where: the field, for errors.
-        longest: in bytes of UTF-8.
+        longest: the most bytes in UTF-8.
         deepest: the most levels of objects and arrays.
         half_characters: accept lone surrogates, which JSON can spell and UTF-8 cannot.
 
     Raises:
-        InvalidInput: the text is longer or deeper, or is not JSON.
+        InvalidInput: the text is too long, too deep or not JSON, or has a lone surrogate.
     """
     if len(text.encode("utf-8", errors="replace")) > longest:
         raise InvalidInput(f"is longer than {longest} bytes", where=where)

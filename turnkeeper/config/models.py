@@ -1,4 +1,4 @@
-"""Names of models: which are valid, the provider of each, and the provider's package and key.
+"""Names of models: the check of a name, the name's provider, and the provider's package and key.
 
 Commands and the runtime check a name only with :func:`full_name`.
 """

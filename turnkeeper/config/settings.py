@@ -469,14 +469,14 @@ def unread_sections(home: Home) -> list[str]:
 
 
 def take_server_keys(home: Home) -> None:
-    """Copy PG… variables from `<home>/.env` to where PostgreSQL's driver looks. The environment has precedence.
+    """Copy PG… variables from `<home>/.env` to the environment, where PostgreSQL's driver reads them, unless set.
 
     Raises InvalidInput if others can read the file.
     """
     if not home.environment.exists():
         return
     home.check_keys()
-    dotenv = importlib.import_module("dotenv")  # most homes share nothing
+    dotenv = importlib.import_module("dotenv")  # imported late: most homes have no shared store
     for key, value in dotenv.dotenv_values(home.environment, interpolate=False).items():
         if key.startswith("PG") and value is not None:
             os.environ.setdefault(key, value)

@@ -34,10 +34,10 @@ class Start:
     """A process's record of its start.
 
     Attributes:
-        pid: the process; the file may remain after it.
+        pid: the process; the file may outlive it.
         build: version and commit of the program.
         settings: the process's settings by key; each long value, address, list and `.env` as a digest.
-        files: the files of the author's graphs that it loaded, each with the digest of its content.
+        files: the loaded files of the author's graphs, each with the digest of its content.
     """
 
     pid: int
@@ -46,7 +46,7 @@ class Start:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def edited(self) -> list[str]:
-        """Return the loaded files that have changed or disappeared since."""
+        """Return the files that have changed or disappeared since they were loaded."""
         return sorted(name for name, before in self.files.items() if _digest(Path(name)) != before)
 
 
@@ -56,7 +56,7 @@ def write_start(home: Home, process: str) -> None:
 
 
 def add_files(home: Home, process: str, files: Iterable[Path]) -> None:
-    """Add files that this process has loaded to its start record. Do nothing if it has none."""
+    """Add files that this process has loaded to its start record. Do nothing if there is no record."""
     if start := read_start(home, process, os.getpid()):
         write_build(home, process, start.settings, files={str(file): _digest(file) for file in files})
 
@@ -85,7 +85,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> changes({"model.name": "offline", "x": {"sha256": "a"}}, {"model.name": "openai:gpt-5", "x": {"sha256": "b"}})
     ["model.name ('offline', now 'openai:gpt-5')", 'x']
     """
-    # A table such as [agents.agent0] adds empty settings, which mean the same as missing ones.
+    # A table such as [agents.agent0] adds empty settings, which are equivalent to missing ones.
     keys = sorted(key for key in before.keys() | now.keys() if (before.get(key) or None) != (now.get(key) or None))
     return [f"{key}{_values(before.get(key), now.get(key))}" if key != _KEYS else _KEYS for key in keys]
 
@@ -98,7 +98,7 @@ def _digest(file: Path) -> str:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return a short plain value unchanged, and a digest of any other value: an address may hold a password."""
+    """Return a short plain value unchanged, else a digest of the value, because an address may hold a password."""
     text = json.dumps(value, default=str)
     plain = isinstance(value, str | int | float | None) and "://" not in text and len(text) <= _LONGEST_SHOWN
     return value if plain else {"sha256": sha256(text.encode()).hexdigest()}

@@ -64,7 +64,7 @@ class Mount(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process that runs if its section of config.toml says `enabled = true`.
+    """A process that runs if its section of config.toml has `enabled = true`.
 
     Attributes:
         reads: the sections of config.toml that it reads.
@@ -88,7 +88,7 @@ class Surface(NamedTuple):
         name: the part, as documents call it.
         place: the position of its commands in help, lowest first.
         commands: its commands of `turnkeeper`, by name.
-        subcommands: its commands in a group of another part, by the group.
+        subcommands: its commands in groups of other parts, by group.
         settings: the sections of config.toml that only it reads.
         listens: returns the TCP addresses from the settings, by process.
         mount: its HTTP application, if any.
@@ -115,10 +115,10 @@ class Surface(NamedTuple):
 
 
 def commands_in(package: str, panels: Mapping[Panel, Mapping[str, str]]) -> dict[str, Later]:
-    """Return commands with the names of their functions; a function's trailing _ avoids Python's words.
+    """Return commands named after their functions, without the trailing _ that avoids Python's keywords.
 
     Args:
-        panels: by heading and by `MODULE:NAME` in that package, the first sentence of the help.
+        panels: the first sentence of a command's help, by heading and by `MODULE:NAME` in that package.
     """
     rows = ((panel, *row) for panel, said in panels.items() for row in said.items())
     return {at.split(":")[1].rstrip("_"): Later(f"{package}.{at}", summary, panel) for panel, at, summary in rows}
@@ -167,7 +167,7 @@ def required(name: str, *given: Any) -> Any:
 
 
 def _files() -> Iterator[tuple[str, str]]:
-    """Yield each folder that registers a surface, as a module's name, and the file with the surface."""
+    """Yield the package of each folder that registers a surface, and the file that defines the surface."""
     folders = [(package, str(_ROOT / package)) for package in _PACKAGES]
     for _ in range(_DEEPEST):
         inner = [(name, one) for name, folder in folders for one in scandir(folder) if one.is_dir()]

@@ -82,7 +82,7 @@ def read_toml(path: Path) -> TomlFile:
 
     Raises:
         NotFound: the file does not exist.
-        InvalidInput: a link, a pipe, too large, not UTF-8, not TOML.
+        InvalidInput: the file is a link or a pipe, is too large, or is not TOML in UTF-8.
     """
     return TomlFile(path, read_text(path))
 
@@ -109,9 +109,9 @@ def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
 
 
 def with_key(text: str, table: str, key: str, value: str | bool | Sequence[str]) -> str:
-    r"""Return TOML with `key` of `[table]` set: in its line, else in its default's comment, else in a new line.
+    r"""Return TOML with `key` of `[table]` set, in place of its line or of its commented default, or in a new line.
 
-    Without a table, it is a key of the whole file.
+    If `table` is empty, set a key outside of all tables.
 
     >>> with_key('[model]\n# name = "offline"\n[memory]\n', "model", "name", "openai:gpt-5")
     '[model]\nname = "openai:gpt-5"\n[memory]\n'
@@ -138,9 +138,9 @@ def _lines_of(lines: Sequence[str], table: str) -> tuple[int | None, int]:
 
 
 def with_items(text: str, table: str, key: str, items: Sequence[str], before: Sequence[str]) -> str:
-    r"""Return TOML with more texts at the end of a list of `[table]`; `before` is the list if the file has none.
+    r"""Return TOML with `items` added to the list `key` of `[table]`. If there is no such list, begin with `before`.
 
-    Remove a comment line that holds one of them. Keep the other lines.
+    Remove comment lines that hold one of the items. Keep the other lines.
 
     >>> with_items('[a]\nb = ["x"]  # mine\n', "a", "b", ["y"], [])
     '[a]\nb = ["x", "y"]  # mine\n'
@@ -208,7 +208,7 @@ def _reason(kind: str, message: str) -> str:
 
 
 def said_in(path: Path, section: str) -> Any:
-    """Return a section of a file without validation, empty if missing, because validation takes long."""
+    """Return a section of a file, empty if missing. Do not validate it, because validation takes long."""
     try:
         return read_toml(path).data.get(section, {})
     except NotFound:

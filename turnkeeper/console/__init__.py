@@ -287,7 +287,7 @@ StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with
 
 
 def watched(command: Callable[..., None], also: Sequence[str] = ()) -> Callable[..., None]:
-    """Add the option `--watch`, and its names in `also`, to a command that lists."""
+    """Add the option `--watch`, with more names in `also`, to a command that prints a list."""
 
     @functools.wraps(command)
     def again(*, watch: bool = False, **options: Any) -> None:
@@ -299,7 +299,7 @@ def watched(command: Callable[..., None], also: Sequence[str] = ()) -> Callable[
 
 
 def declared(made: Any, command: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Let Typer see a function with the parameters of a command and more options, which replace its `**more`.
+    """Give a function a command's signature, for Typer, with `options` in place of the command's `**more`.
 
     Args:
         options: by name, the annotation and the default.
@@ -399,7 +399,7 @@ def show_page(
 ) -> None:
     """Print a page of a list; `page` is an answer or result of `page_of`, with `total` and `next_cursor`.
 
-    A note below the page, also with JSON, gives the number of rows left and the next cursor. `show_rows` takes `more`.
+    A note below the page, even with JSON, gives the total of rows and the next cursor. `show_rows` takes `more`.
     """
     names = ("total", "next_cursor")
     total, cursor = (page[name] if isinstance(page, Mapping) else getattr(page, name) for name in names)
@@ -411,7 +411,7 @@ def show_page(
 
 
 def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
-    """Print a table. Cut it if it has to `fit` a terminal; else, if it does not, print each row as lines of values."""
+    """Print a table. With `fit`, cut it to the terminal; without, print a table that is too wide as lines of values."""
     width = console().width if sys.stdout.isatty() else None
     lines, hidden = _grid(rows, columns).lines(width if fit else None)
     if any(column.header in hidden and column.rank <= _NEEDED for column in columns):

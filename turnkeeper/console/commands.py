@@ -74,7 +74,7 @@ class _Argument(_Parameter, TyperArgument):
         return [f"{usage}..." if self.nargs != 1 else f"{usage}"]
 
     def display_type_rich(self, ctx: Any) -> None:
-        """Return None: the name says enough."""
+        """Return None, because the name is clear enough."""
 
 
 class _Option(_Parameter, TyperOption):
@@ -91,7 +91,7 @@ def _own(made: Sequence[Any] | None) -> list[Any]:
 
 
 class _Own:
-    """Makes the parameters of a command ours, also the option that shows its help."""
+    """A mix-in that replaces a command's parameters by our copies, including the option that shows its help."""
 
     _help: Any = None
 
@@ -144,7 +144,7 @@ class Group(_Own, TyperGroup):
         return None if name is None else self.commands[name]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands before the options: most people look for a command."""
+        """Write the commands before the options: because most people look for a command."""
         self.format_commands(ctx, formatter)
         TyperCommand.format_options(self, ctx, formatter)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Tables and commands that list: columns and lines from a few words, and the options that all lists have."""
+"""Commands that print lists: columns and lines from short descriptions, and the options of all lists."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,8 @@ class Listed(NamedTuple):
     """The rows that a command lists.
 
     Attributes:
-        page: the daemon's answer with `total` and `next_cursor`; None if the footer says how the list is cut.
-        columns, key: instead of those of the command.
+        page: the daemon's answer with `total` and `next_cursor`; None if the footer describes the cut.
+        columns, key: replace the command's columns and key.
     """
 
     rows: Sequence[console.Row]
@@ -37,13 +37,13 @@ def listing(
 ) -> Callable[[Callable[..., Listed]], Callable[..., None]]:
     """Return a decorator that makes a function a command with `--cursor`, `--limit`, `-o` and `--watch`.
 
-    A function with `**page` passes the cursor and the limit to a daemon. The rows of any other function are cut here.
+    A function with `**page` passes the cursor and the limit to a daemon. The decorator cuts the rows of any other.
 
     Args:
         key: the field that names a row.
         limit: the default of `--limit`.
         watch: other names of `--watch`; None for a command without it.
-        in_words: as `show_rows` takes it.
+        in_words: passed to `show_rows`.
     """
 
     def make(command: Callable[..., Listed]) -> Callable[..., None]:

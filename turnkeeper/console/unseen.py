@@ -1,10 +1,10 @@
-r"""Characters that control a display or that a reader cannot see. They are escaped, so that no text is hidden.
+r"""Escapes for characters that control a display or that a reader cannot see, so that no text is hidden.
 
-They are control characters, format characters (category Cf), line and paragraph separators, and surrogates. They also
-include characters that Unicode lets a program display as nothing (Default_Ignorable_Code_Point: zero width, soft
-hyphen, Hangul fillers, tags, variation selectors), and some that fonts show as a blank. Line feeds and tabs stay.
+They apply to control characters, format characters (category Cf), line and paragraph separators, and surrogates; to
+characters that Unicode lets a program display as nothing (Default_Ignorable_Code_Point: zero width, soft hyphen, Hangul
+fillers, tags, variation selectors); and to some that fonts show as a blank. Line feeds and tabs stay.
 
-The escapes are those of JSON, so that JSON means the same before and after.
+The escapes are JSON's escapes, so escaping does not change the meaning of JSON.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Callers of the daemons: how they identify themselves, how a daemon proves itself, and the record of their acts.
+"""Callers of the daemons: their identification, the proof of a daemon's identity, and the record of their acts.
 
 Each call names in its metadata the calling program, its surface and its credential:
-`turnkeeper-via: agent-runtime/cli`. The caller's word is not verified, and older clients send none. Some methods and
-request fields are reserved for the other daemon, which proves itself with the home's key for calls:
+`turnkeeper-via: agent-runtime/cli`. These names are not verified, and older clients send none. Some methods and
+request fields are reserved for the other daemon, which proves its identity with the home's key for calls:
 
     turnkeeper-proof: KEY:AT:NONCE:MAC
 
@@ -35,8 +35,8 @@ from turnkeeper.times import parse_rfc3339
 
 VIA, PROOF = "turnkeeper-via", "turnkeeper-proof"
 SURFACES = ("cli", "conversation", "web", "mcp", "api", "daemon")
-AUTHORS = frozenset({"cli", "conversation", "web"})  # surfaces on which a person acts, not a program for him
-DAEMON = "daemon"  # surface of a daemon that acts by itself; a daemon has to prove it
+AUTHORS = frozenset({"cli", "conversation", "web"})  # surfaces on which a person acts, not a program for that person
+DAEMON = "daemon"  # surface of a daemon that acts on its own; it must prove its identity
 LONGEST_AGE_S = 60.0
 LONGEST_SUBJECT = 1000
 _VIA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})/([a-z]{1,16})(?:/([A-Za-z0-9][A-Za-z0-9._-]{0,63}))?")
@@ -151,7 +151,7 @@ def _mac(secret: str, program: str, method: str, data: bytes, socket: str, drawn
 
 
 class Proofs:
-    """Verifies the proofs of calls to one daemon, and accepts each proof once."""
+    """The verifier of the proofs of calls to one daemon. It accepts each proof once."""
 
     def __init__(self, keys: KeyFile) -> None:
         self._keys = keys
@@ -196,7 +196,7 @@ class Rules:
     """The access rules of a service. Each of its methods is in `reads`, `acts` or `reserved_methods`.
 
     Attributes:
-        peer: the daemon that has to prove itself to this service.
+        peer: the daemon that must prove its identity to this service.
         reads: methods that change nothing; they are not recorded.
         acts: methods that change something, each with the request or answer field that names the subject.
         reserved_methods: methods that only the peer may call.
@@ -241,9 +241,9 @@ def _values(message: Any, path: str) -> Iterable[Any]:
 
 
 class Door(grpc.aio.ServerInterceptor):
-    """Identifies the caller before a call is carried out, and logs the act with its caller.
+    """The interceptor that identifies the caller before a call is carried out, and logs the act with its caller.
 
-    A refused call is logged too, and changes nothing.
+    It also logs refused calls, which change nothing.
     """
 
     def __init__(self, home: Home, rules: Rules, log: EventLog) -> None:

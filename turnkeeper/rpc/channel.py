@@ -1,7 +1,7 @@
 """Calls to the daemons: channels over their sockets, deadlines, and our errors.
 
-The stream of turn events sends a greeting in its initial metadata. A store that was replaced or restored may have no
-event to send. The greeting tells its follower at once, so that it asks about each open fire.
+The stream of turn events sends a greeting in its initial metadata, because a store that was replaced or restored may
+have no event to send. If the greeting names another store, the follower asks about each open fire at once.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from turnkeeper.rpc.errors import does_not_answer, from_rpc, raising_ours
 from turnkeeper.storage.locking import is_held
 
 DEADLINE_S = 10.0
-LISTENS_WITHIN_S = 2.0  # a daemon that runs but does not listen: it has just been started, or it is stopped
+LISTENS_WITHIN_S = 2.0  # wait for a daemon that runs but does not listen: it was just started, or is suspended
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
     ("grpc.enable_retries", 0),
-    # Timeout of one attempt to connect, although the option's name says backoff: a busy daemon greets slowly.
+    # Timeout of one attempt to connect, although the option's name says backoff: a busy daemon answers slowly.
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -90,11 +90,11 @@ def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | Non
 Greeted = Callable[[Greeting], None]
 
 
-_DAEMONS = {"AgentRuntime": "agent-runtime", "Schedules": "task-runner"}  # by the service that they serve
+_DAEMONS = {"AgentRuntime": "agent-runtime", "Schedules": "task-runner"}  # by the name of their service
 
 
 def daemon_of(request: Message) -> str:
-    """Return the daemon that takes a request: it serves the only service of the request's contract."""
+    """Return the daemon that serves a request, from the only service of the request's contract."""
     (service,) = request.DESCRIPTOR.file.services_by_name
     return _DAEMONS[service]
 
@@ -106,7 +106,7 @@ def method_of(request: Message) -> Any:
 
 
 class _Calls:
-    """Calls to the daemons of a home. The contract of a request names its daemon, which is connected when called."""
+    """Calls to the daemons of a home. A request's contract determines the daemon; the first call connects to it."""
 
     _connect: Callable[..., Any]
     _send: Callable[..., Any]
@@ -130,7 +130,7 @@ class _Calls:
         (service,), daemon = contract.services_by_name, daemon_of(request)
         if daemon not in self._open:
             channel = self._connect(f"unix:{self._home.socket(daemon)}", options=OPTIONS)
-            # Imported when it is called: most commands call one daemon.
+            # Imported at the first call, because most commands call only one daemon.
             module = import_module(f"{contract.name.removesuffix('.proto').replace('/', '.')}_pb2_grpc")
             self._open[daemon] = (channel, getattr(module, f"{service}Stub")(channel))
         return getattr(self._open[daemon][1], method), daemon
@@ -213,7 +213,7 @@ class AsyncCaller(_Calls):
             stream.cancel()
 
     async def _connected(self, daemon: str) -> None:
-        """Wait for the connection to a daemon whose process runs. Without a process the call itself fails at once."""
+        """Wait for the connection to a daemon if its process runs. Without a process, the call itself fails at once."""
         channel, _ = self._open[daemon]
         if channel.get_state() is not grpc.ChannelConnectivity.READY and is_held(self._home, daemon):
             await connected(channel, daemon, LISTENS_WITHIN_S, is_running=True)

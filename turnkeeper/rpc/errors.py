@@ -78,13 +78,13 @@ def raising_ours(peer: str, home: Home | None = None) -> Iterator[None]:
 
 
 def does_not_answer(peer: str) -> errors.Unreachable:
-    """Return the error of a daemon that runs and is silent."""
+    """Return the error for a daemon that runs but does not answer."""
     hint = "it may wait for its store, or be stopped; to see which, run: turnkeeper doctor"
     return errors.Unreachable(f"{peer} does not answer in time", hint=hint)
 
 
 def from_rpc(error: grpc.RpcError, peer: str, home: Home | None = None) -> errors.TurnkeeperError:
-    """Convert a failed call to our error; `peer` names the daemon that was called, of `home` if it is known."""
+    """Convert a failed call to our error. `peer` names the called daemon, and `home` is its home if known."""
     code = error.code()
     number = code.value[0]
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -122,7 +122,7 @@ def _details(error: grpc.RpcError) -> tuple[str, str, bool]:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Converts a TurnkeeperError of a handler, or machine trouble, to its gRPC status.
+    """The interceptor that converts a handler's TurnkeeperError, or machine trouble, to its gRPC status.
 
     Any other exception is our bug: the caller gets an internal error, and the log gets the traceback. A request with a
     negative `limit` is refused before its handler runs.

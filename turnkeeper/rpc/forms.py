@@ -1,4 +1,4 @@
-"""The forms in which graphs ask a person about tool calls, and the answers that each form takes. Pure.
+"""The forms in which graphs ask a person about tool calls, and the answers that each form takes.
 
     decisions      LangChain's `HumanInTheLoopMiddleware`: several calls at once; takes `{"decisions": [...]}`, in order
     tool_approval  the same middleware, one call at a time; takes one decision
@@ -35,7 +35,7 @@ class Call:
     """A call that a graph asks about.
 
     Attributes:
-        takes: the possible decisions, of :data:`WAYS`.
+        takes: the possible decisions, a part of :data:`WAYS`.
         note: the graph's description of the call.
         call_id: the id of the call in the thread's messages; empty if it is unknown or not unique.
         tool_hash: a digest of the graph's only tool of this name at the time of the question; empty for none.
@@ -49,9 +49,9 @@ class Call:
     tool_hash: str = ""
 
     def counts(self, form: Form) -> bool:
-        """Return whether an approval of this call counts for the guard: the call must identify itself and its tool.
+        """Return True if an approval of this call counts for the guard: the call must identify itself and its tool.
 
-        agent-inbox names no call, and its action is often a title: there, the graph must have a tool of that name.
+        agent-inbox sends no call id, and its action is often a title; so the graph must have a tool of that name.
         """
         return bool(self.call_id) if form in OF_MIDDLEWARE else form == "inbox" and bool(self.tool_hash)
 
@@ -147,7 +147,7 @@ class Question:
             raise InvalidInput(f"{text[:80]!r} is none of the options: {self.choices}", where=_WHERE, hint=hint)
 
     def named(self, text: str) -> str:
-        """Return the option that a text names as a person reads it; any other text unchanged."""
+        """Return the option that a text names, as a person reads the option. Return any other text unchanged."""
         return next((option_text(one) for one in self.picked(text) if one in self.options), text)
 
     def picked(self, text: str) -> list[Any]:
@@ -171,12 +171,12 @@ def option_text(option: object) -> str:
 
 
 def question_in(data: object) -> Question:
-    """Return the question from its `to_dict`; a question without a value for any other data."""
+    """Rebuild a question from its `to_dict`. Return a question without a value for any other data."""
     return Question(value=data["value"]) if isinstance(data, Mapping) and set(data) == {"value"} else Question()
 
 
 def from_dict(data: object) -> Request | None:
-    """Return the request from its `to_dict`; None for any other data."""
+    """Rebuild a request from its `to_dict`. Return None for any other data."""
     if not isinstance(data, Mapping) or set(data) != {"form", "calls"} or not isinstance(data["calls"], list | tuple):
         return None
     calls = tuple(Call(**{**call, "takes": tuple(call["takes"])}) for call in data["calls"])

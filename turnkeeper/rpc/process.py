@@ -4,7 +4,7 @@
 few seconds while the event loop runs. The process writes the first number once it serves, so the file is also its
 session marker. Later numbers are written in place through one open descriptor. Such a write needs neither disk space
 nor a new descriptor, so a full disk does not look like a hang. The file is never synced: after a power loss there is no
-process to report on. A stopped process, or one with a blocked event loop, writes nothing.
+process to report on. A suspended process, or a process with a blocked event loop, writes nothing.
 
 A failpoint is a named place at which a test kills the process as if by kill -9.
 `TURNKEEPER_FAILPOINTS=runner.committed:2` kills it the second time it passes `runner.committed`. A failpoint that is
@@ -32,7 +32,7 @@ IN_TROUBLE_S = 0.5
 SHORTEST_REST_S, LONGEST_REST_S = 0.2, 5.0
 VARIABLE = "TURNKEEPER_FAILPOINTS"
 _LARGEST_BYTES = 4096
-_YOUNG = 10_000  # new objects that start a collection; with 700, the default of Python, every second fire starts one
+_YOUNG = 10_000  # new objects before a collection; with Python's default of 700, every second fire starts one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Beat:
 
 
 class Progress:
-    """Writes the counter of one process."""
+    """The writer of one process's counter."""
 
     def __init__(self, home: Home, process: str, pid: int, troubles: Callable[[], str] = str) -> None:
         """Count for the process `pid`. `troubles` returns the machine trouble that blocks it."""
@@ -75,7 +75,7 @@ class Progress:
         return trouble
 
     async def run(self, clock: Clock, keep: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Beat until cancelled, more often during trouble, and call `keep` at each beat. An error only costs beats."""
+        """Beat until cancelled, more often during trouble, and call `keep` at each beat. An OSError skips a beat."""
         while True:
             trouble = "it cannot be told"
             with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ class Progress:
             await clock.sleep(IN_TROUBLE_S if trouble else EVERY_S)
 
     def _replace(self, data: bytes) -> None:
-        """Replace the file of another process with a new one, and keep the new one open."""
+        """Replace the file of an earlier process with a new one, and keep the new one open."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -190,7 +190,7 @@ class Failpoints:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Exempt modules imported meanwhile from garbage collection: all of their objects stay."""
+    """Exempt modules that the block imports from garbage collection, because all of their objects stay."""
     gc.disable()
     try:
         yield
@@ -200,7 +200,7 @@ def loading() -> Iterator[None]:
 
 
 def settle_heap() -> None:
-    """Exempt the objects made at start-up from garbage collection: its passes would sometimes delay a due fire."""
+    """Exempt the objects made at start-up from garbage collection, which would sometimes delay a due fire."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, 20, 20)

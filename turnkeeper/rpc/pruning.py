@@ -2,7 +2,7 @@
 
 A clock that steps forward by months makes all history old at once. So each process that deletes by age records the last
 time that it saw in `state/time-<process>.json`. If the next time is more than a day later, the process deletes nothing
-until the clock has run for a day or has returned. A machine that was off for longer looks the same.
+until the clock has run for a day or is back. A machine that was off for more than a day looks the same.
 """
 
 import json
@@ -40,7 +40,7 @@ class _Seen:
 
 
 class BelievedTime:
-    """Tells whether old history may be deleted by the time that a clock shows."""
+    """The check whether a clock's time may decide which history is old and to be deleted."""
 
     def __init__(self, home: Home, process: str, clock: Clock, emit: Callable[..., None]) -> None:
         """Take the process's name, and `emit`, which writes an event."""
@@ -80,7 +80,7 @@ class BelievedTime:
 
 
 class Pruning:
-    """Deletes old history once an hour, while the time is believed."""
+    """The hourly deletion of old history, while the time is believed."""
 
     def __init__(
         self, believed: BelievedTime, work: Callable[[], Awaitable[Any]], *, clock: Clock, first_s: float
@@ -102,7 +102,7 @@ class Pruning:
 
 
 def held(home: Home, process: str) -> str:
-    """Describe since when a process has stopped deleting; empty if it deletes."""
+    """Describe why a process deletes nothing at present. Empty if it deletes."""
     with suppress(OSError, ValueError, TypeError, TurnkeeperError):
         seen = _Seen(**json.loads(home.time_seen(process).read_bytes()))
         if seen.before is not None:

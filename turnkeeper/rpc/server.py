@@ -130,7 +130,7 @@ class Observers:
         return [callback for one in self._made for callback in one.callbacks(turn_id)]
 
     def keep(self) -> None:
-        """Restore what others removed; called at each beat."""
+        """Let each observer restore files that others removed. Called at each beat."""
         for one in self._made:
             one.keep()
 
@@ -148,8 +148,8 @@ async def keep_reachable(
 ) -> None:
     """Restore the files by which a daemon is found: locks, pid file, folder and socket.
 
-    If its store was removed, the process ends instead. The event `run.repaired` records each fault. While a file cannot
-    be restored, `run.unreachable` records the reason.
+    If the daemon's store was removed, the process ends instead. The event `run.repaired` records each fault. While a
+    file cannot be restored, `run.unreachable` records the reason.
 
     Raises:
         Conflict: another process has taken a lock meanwhile, so this process must end.
@@ -176,7 +176,7 @@ Serve = Callable[[Home, ProcessLock], Coroutine[Any, Any, None]]
 
 
 def run_daemon(argv: Sequence[str], process: str, serve: Serve) -> int:
-    """Serve the home that `argv` names until the process is told to stop; return the exit code."""
+    """Serve the home that `argv` names until the process receives a stop signal. Return the exit code."""
     home = Home(root=Path(argv[0]))
 
     def serve_home() -> None:

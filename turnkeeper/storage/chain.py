@@ -1,13 +1,13 @@
 """Records of decisions and outcomes, in a signed chain of hashes.
 
-A record is written in the transaction of the change that it records, so neither exists without the other. Its content
-is JSON that holds ids, names and hashes, never a person's text. A record's hash covers its content and the previous
+A record and the change that it records are written in one transaction, so neither exists without the other. A record's
+content is JSON with ids, names and hashes, never a person's text. A record's hash covers its content and the previous
 record's hash, so an edit, a removal or a reordering is detected.
 
 The store of one home has one chain. Every minute the process that owns the store signs the newest hash with the home's
-key, so that the chain cannot be rewritten without the key. A shared store has a chain for each home and key, named by
-the key's public half; its newest hash is signed in the transaction of each record. Each machine keeps the head that it
-last saw of every chain in its home.
+key, so that the chain cannot be rewritten without the key. In a shared store, each key of each home has its own chain,
+named by the key's public half. The newest hash is signed in the transaction of each record. Each machine stores in its
+home the last head that it saw of every chain.
 
 A pruned record loses its content and keeps its hashes, so the remaining chain can still be checked. `docs/audit.md`
 describes the records; `turnkeeper/constellation/audit/verify.py` checks them.
@@ -95,7 +95,7 @@ def linked(number: int, before: bytes, at: datetime, facts: Sequence[Fact]) -> l
 
 
 class Recorder:
-    """A process's identity in a shared store: a key of its home, whose public half names the chain.
+    """A process's identity in a shared store: a key of its home. The key's public half names the chain.
 
     Attributes:
         public: the name of the chain.
@@ -137,11 +137,11 @@ class SharedChains:
     """The chains of a shared store. Every method runs in the transaction that is open on the connection."""
 
     def __init__(self, store: str, schema: str | None = None) -> None:
-        """Take the name of the process that writes there, and the schema if it is not the connection's own."""
+        """Take the name of the process that writes the chains, and their schema unless it is the connection's own."""
         self._store, self._metadata = store, sa.MetaData(schema=schema)
         self.ends, records = shared_tables_of(self._metadata)
         self._own = [self.ends, records]
-        alone = table_of(self._metadata)  # the old chain of all machines, or that of a moved home
+        alone = table_of(self._metadata)  # the old chain of all machines, or the chain of a moved home
         mine: Any = sa.bindparam("of")
         end, row = self.ends.c, records.c
         found = sa.select(end.number, end.hash, end.signature).where(end.chain == mine)
@@ -215,13 +215,13 @@ class SharedChains:
         return removed
 
     def restored(self, connection: sa.Connection, at: datetime, of: Recorder, incarnation: str) -> None:
-        """Record that the database was restored to an earlier time, with the number that each chain then reaches."""
+        """Record that the database was restored to an earlier time. The record holds each chain's last number."""
         self.begin(connection, at, of, dict)
         ends = [[head["chain"], head["through"]] for head in self.heads(connection)]
         self.append(connection, at, [{"kind": RESTORED, "incarnation": incarnation, "ends": ends}], of)
 
     def heads(self, connection: sa.Connection) -> Iterator[dict[str, Any]]:
-        """Yield the head of each chain in the database, also the unsigned head of the old chain of all machines."""
+        """Yield the head of each chain in the database, including the unsigned head of all machines' old chain."""
         if not self._exists(connection):
             return
         for chain, node, number, newest, signature in self._all.rows(connection):
@@ -267,9 +267,9 @@ class Chain:
         known: Callable[[], Fact],
         recorder: Recorder | None = None,
     ) -> None:
-        """Write the first record, once. `known` returns the last ids from before that record.
+        """Write the first record, once. `known` returns the last ids that the store held before that record.
 
-        From now on this process writes as `recorder` into a shared store; None keeps the recorder that was set before.
+        In a shared store, this process then writes as `recorder`. With None, it keeps its recorder or makes one.
         """
         if of_server(connection):
             of = recorder or self._recorders.get(connection.engine) or Recorder([_drawn(entropy)], "")
@@ -300,7 +300,7 @@ class Chain:
         return self._recorders[connection.engine]
 
     def sign(self, connection: sa.Connection, at: datetime, key: Key) -> Fact | None:
-        """Sign the newest hash and record the head. Return the head, None if the newest record is one already."""
+        """Sign the newest hash and record it as a head. Return the head. None if no record followed the last head."""
         last = self._last.rows(connection)
         if not last or json.loads(self._body.value(connection, of=last[0][0]) or "{}").get("kind") == HEAD:
             return None
@@ -309,9 +309,9 @@ class Chain:
         return {"store": self.store, "at": rfc3339(at), **head}
 
     def prune(self, connection: sa.Connection, at: datetime, before: datetime, *, rows: int) -> int:
-        """Remove the content of records older than `before`, up to the first that is not. Return the number of records.
+        """Remove the content of the records that precede the first one since `before`. Return the number of records.
 
-        `rows` is the number of pruned rows that the records describe.
+        `rows` is the number of rows that the caller pruned. Record the pruning if either number is not zero.
         """
         if of_server(connection):
             return self._shared.prune(connection, at, before, self.recorder(connection, at), rows=rows)
@@ -337,7 +337,7 @@ def _said(store: str, through: int, newest: str) -> bytes:
 
 def is_signed(public: str, store: str, number: int, newest: bytes, signature: bytes) -> bool:
     """Return True if a key has signed the head of a chain. `public` is the key's public half."""
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  as rarely as a key is made
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  seldom needed
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
     try:
@@ -383,7 +383,7 @@ def _drawn(entropy: Entropy) -> Key:
 class Signer:
     """The signer of a store's chain while its process runs. It keeps the signed heads in a file beside the store.
 
-    The file shows where the chain ended even if its last records are cut off.
+    The file shows where the chain ended, even if the chain's last records are cut off.
     """
 
     def __init__(
@@ -396,7 +396,7 @@ class Signer:
         entropy: Entropy,
         emit: Callable[..., None],
     ) -> None:
-        """Take the home whose key signs, and `run`, which runs a function of a connection in a store transaction."""
+        """Take the home that holds the key, and `run`, which passes a connection to a function in a transaction."""
         self._home, self._transact, self._chain = home, run, chain
         self._clock, self._entropy, self._emit = clock, entropy, emit
         self._keys = KeyFile(home, AUDIT)
@@ -428,8 +428,8 @@ class Signer:
 class Witness(Signer):
     """The watcher of all chains of a shared database. It keeps the heads that it saw in the home.
 
-    A rewritten or truncated chain does not match the heads that other machines saw. A new key continues the chain of
-    the key before.
+    A rewritten or truncated chain does not match the heads that other machines saw. If the home has a new key, a new
+    chain continues the chain of the previous key.
     """
 
     async def run(self) -> None:
@@ -463,14 +463,14 @@ class Witness(Signer):
 
 
 def signer_of(is_shared: bool) -> type[Signer]:
-    """Return the class that signs or watches the records: of a home's own store, or of a shared one."""
+    """Return the class that watches the chains of a shared store, or the class that signs a home's own chain."""
     return Witness if is_shared else Signer
 
 
 def seen_now(
     before: Sequence[Fact], fits: Collection[int], heads: Sequence[Fact], at: str
 ) -> tuple[list[Fact], list[str]]:
-    """Merge the heads that a machine saw with the present ones. Return them, and each contradiction once.
+    """Merge the heads that a machine saw with the present heads. Return the result and the new contradictions.
 
     `fits` are the indices of earlier heads that the chains still hold; `heads` are the present heads.
     """

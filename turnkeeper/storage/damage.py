@@ -1,9 +1,9 @@
-"""Damage of SQLite files: found as a daemon starts, in the background, or when a damaged page is first read.
+"""Detection of damage in SQLite files: at a daemon's start, in the background, or at an error of SQLite.
 
 A daemon reads its stores when it starts: a small one whole, a large one for a short time. A thread reads the rest in
-the background. An error that says that a file is malformed is first checked by another read, since a failing disk
-raises it too. Confirmed damage ends the process as kill -9 would, which loses no acknowledged work. A note beside the
-file, `<file>.damaged`, makes the next start read the whole file before anything else.
+the background. If an error calls a file malformed, another read checks the file, because a failing disk causes the same
+error. Confirmed damage ends the process as kill -9 would, which loses no acknowledged work. A note beside the file,
+`<file>.damaged`, makes the next start read the whole file before anything else.
 
 If a store's file is removed while it is in use, it is restored from the open descriptor, and the process ends.
 """
@@ -61,7 +61,7 @@ def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = Fals
 def _check_readable(file: Path) -> None:
     """Raise sqlite3.OperationalError if the disk does not return every byte of a file.
 
-    SQLite reports a page as malformed if the disk fails with EIO. Then the page itself may be sound.
+    SQLite reports a page as malformed if the disk fails with EIO. The page itself may then be sound.
     """
     try:
         with contextlib.ExitStack() as opened:
@@ -99,7 +99,7 @@ def _read(path: Path, log: Path, within_s: float | None, *, indexes: bool) -> st
 
 @contextlib.contextmanager
 def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None]:
-    """Interrupt the store's statements in the block once the time is over."""
+    """Interrupt the store's statements in the block after `within_s` seconds; never if it is None."""
     over = threading.Event()
 
     def interrupt() -> None:
@@ -123,8 +123,8 @@ def commits_behind_damage(path: Path) -> int | None:
     """Return the number of whole commits behind a damaged frame of a write-ahead log. None without such a frame.
 
     SQLite reads the log up to that frame, and drops the commits behind it. A frame also counts as damaged if a crash
-    cut its commit short, or a later commit overwrote half of a rolled-back one. Then at most one commit stands behind
-    it. Only for a store that no process has open.
+    cut its commit short, or a later commit overwrote half of a rolled-back one. In both cases, at most one commit
+    follows the frame. Call this only for a store that no process has open.
     """
     log = path.with_name(f"{path.name}-wal")
     if not log.exists():
@@ -141,12 +141,12 @@ def commits_behind_damage(path: Path) -> int | None:
     commits, is_ours, size = 0, False, _FRAME_HEADER + page_bytes
     for number, start in enumerate(range(_LOG_HEADER, len(data) - size + 1, size)):
         header, page = data[start : start + _FRAME_HEADER], data[start + _FRAME_HEADER : start + size]
-        of_log = header[8:16] == salts  # others are from before the log was restarted
+        of_log = header[8:16] == salts  # other frames are from before the log was restarted
         expected = _checksum(page, _checksum(header[:8], before, order), order)
         before = struct.unpack(">II", header[16:])
         if of_log and expected == before:
             commits += damaged_at is not None and header[4:8] != bytes(4)
-        elif damaged_at is None or number == damaged_at + 1:  # whose checksum counts on, is damaged, or both
+        elif damaged_at is None or number == damaged_at + 1:  # a frame's checksum builds on the previous one
             damaged_at = number if damaged_at is None else damaged_at
             is_ours |= of_log
         else:
@@ -192,7 +192,7 @@ def corrupt(path: Path, what: str) -> Corrupt:
 def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
     """Read a store before it is used. Return True if all of it was read.
 
-    If a note stands beside the store, read all of it, however long that takes. If the store is sound, remove the note.
+    If there is a note beside the store, read the whole store, however long that takes. Remove the note if it is sound.
 
     Raises:
         Corrupt: the store is damaged.
@@ -212,15 +212,15 @@ def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
 
 
 class StoreWatch:
-    """The guard of a daemon's stores: no start on a damaged store, and an end of the process if damage shows later.
+    """The guard of a daemon's stores. It refuses damaged stores, and ends the process if damage appears later.
 
     Attributes:
-        active: the process's one watch, while it is entered.
+        active: the process's only watch; None while no watch is entered.
 
     Args:
         report: called with the damage before the process ends, on any thread.
-        end: ends the process; as kill -9 does, unless a test passes another.
-        clock: the machine's, unless a test passes another.
+        end: ends the process; by default, as kill -9 does. A test passes another function.
+        clock: by default, the machine's clock. A test passes another clock.
     """
 
     active: "StoreWatch | None" = None
@@ -259,7 +259,7 @@ class StoreWatch:
                     self._stop(path, found)
 
     def look(self) -> None:
-        """Check the stores after an error said that one is malformed. If it is, end the process; the caller waits.
+        """Check the stores after an error that calls one malformed. If one is damaged, end the process.
 
         A failing disk repeats the error, so read the stores at most once in a few seconds.
         """
@@ -276,8 +276,8 @@ class StoreWatch:
     def keep(self) -> None:
         """End the process if a store's files were removed or replaced, because its writes would be lost.
 
-        First write the content, which is still open, under the store's name or beside the new file. Raises OSError if
-        that fails; then the process continues, and the next call tries again.
+        First write the content of the files, which are still open, under the store's name or beside the new file. If
+        that fails, raise OSError; the process then continues, and the next call tries again.
         """
         lost = [path for path in self._paths if self._is_lost(path)]
         saved = {path: _save(path, self._opened) for path in lost}  # all of them, before the process ends
@@ -298,7 +298,7 @@ class StoreWatch:
     def make_room(self) -> None:
         """Move the content of the stores' logs into the stores, and empty the logs, which may hold 4 MiB each.
 
-        If a store must grow for that, it gets the room that another store's log frees.
+        If a store must grow for this, it can use the disk space that another store's log frees.
         """
         with self._once:
             now = self._clock.monotonic()
@@ -326,9 +326,9 @@ def _writing(path: Path) -> sqlite3.Connection:
 
 
 def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
-    """Write the open content of a store under its name, or beside the file there. Return the error to report.
+    """Write the open content of a store under its name, or beside the new file. Return the error to report.
 
-    Raises OSError if there is no room; call again.
+    Raises OSError if there is no disk space; the caller tries again later.
     """
     log = path.with_name(f"{path.name}-wal")
     open_ = {file: identity for file in (path, log) if (identity := opened.get(file))}
@@ -357,7 +357,7 @@ def _saved(file: Path) -> Path:
 
 
 def _copy_all(opened: Mapping[Path, tuple[int, int]]) -> None:
-    """Copy open files beside their names, and again if they change. Raises LookupError for a file that is not open."""
+    """Copy open files, and again if they change meanwhile. Raises LookupError if a file is not open."""
     held = {file: _held(identity) for file, identity in opened.items()}
     for _ in range(_MOST_COPIES):
         before = [_state(number) for number in held.values()]
@@ -402,8 +402,8 @@ def _identity(file: Path) -> tuple[int, int] | None:
 def judged(error: BaseException, where: str) -> BaseException:
     """Check an error that may come from damage of the file `where`. Return the error for the caller.
 
-    If the process has a watch and the damage is real, end the process. In a command, return Corrupt. Return any other
-    error unchanged. If it says that the disk is full, the watch first empties the stores' logs.
+    If the damage is real, end the process if it has a watch, else return Corrupt. Return any other error unchanged. If
+    the error says that the disk is full, first let the watch empty the stores' logs.
     """
     if _code(error) == sqlite3.SQLITE_FULL and StoreWatch.active is not None:
         StoreWatch.active.make_room()

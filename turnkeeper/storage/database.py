@@ -1,7 +1,7 @@
-"""A named thread that runs calls in batches, and a database behind such a thread, with one COMMIT for a batch.
+"""A thread that runs calls in batches, and a database that uses such a thread to commit once for a batch.
 
 A unit of work is a function of a connection. The writer thread takes all queued units, runs each in a savepoint inside
-one transaction, commits once, and then answers all of them. No caller gets an answer before its work is on disk, and a
+one transaction, commits once, and then answers all callers. No caller gets an answer before its work is on disk, and a
 unit that fails is rolled back alone. Sixty-four concurrent units cost one sync instead of sixty-four.
 
 A database is a SQLite file or a PostgreSQL database. A file has one writer: one connection on one thread. A server has
@@ -33,9 +33,9 @@ T = TypeVar("T")
 LARGEST_BATCH = 512
 _migrate = schema_revision.migrate
 MOST_TRIES = 10  # the most tries of a unit on a server
-_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for units that can be retried unchanged
-_READ_ONLY = "25006"  # its code for a write on a read-only server
-CACHE_KB = 16_384  # KiB of pages; a process grows by it as its file does. The system caches files, too.
+_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for conflicts after which a unit can be retried unchanged
+_READ_ONLY = "25006"  # PostgreSQL's code for a write on a read-only server
+CACHE_KB = 16_384  # KiB of pages; a process grows by up to this as its file grows. The system caches files, too.
 _FOR_WRITES = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"cache_size=-{CACHE_KB}")
 
 
@@ -43,9 +43,9 @@ class Call:
     """One call of a worker thread.
 
     Attributes:
-        work: the work; the thread's `serve` knows how to do it.
+        work: the work, in a form that the thread's `serve` can run.
         loop: the event loop that awaits the answer; None if a thread waits for it.
-        error: the exception that the work raised instead.
+        error: the exception that the work raised; None if it raised none.
     """
 
     __slots__ = ("_future", "error", "loop", "result", "work")
@@ -64,7 +64,7 @@ class Call:
         return not self._future.cancelled()
 
     def answer(self) -> None:
-        """Give the caller the result or the error. Call it on the event loop, if there is one."""
+        """Give the caller the result or the error. If the call has an event loop, run this on that loop."""
         if self._future.done():
             return
         if self.error is None:
@@ -76,13 +76,13 @@ class Call:
 class WorkerThread:
     """A thread that passes calls to `serve` in batches, in the order of their arrival.
 
-    Each of `others` adds a thread; then each call goes alone to a free thread.
+    Each function in `others` adds a thread. With several threads, each free thread takes one call at a time.
 
     `serve` sets the result or the error of each call of its batch. An error of the machine reaches the caller as
     MachineTrouble.
 
     Attributes:
-        trouble: the machine's trouble from the first call that met it until one succeeds; empty if there is none.
+        trouble: the machine fault of the last call that met one; empty again after a call succeeds.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class WorkerThread:
         self._largest = 1 if others else LARGEST_BATCH
         self._queue: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
         self._held: list[Call] = []
-        self._timer: asyncio.TimerHandle  # of the calls that are held
+        self._timer: asyncio.TimerHandle  # releases the calls that are held
         self._open = True
         self._guard = threading.Lock()
         self._serves = [serve, *others]
@@ -154,7 +154,7 @@ class WorkerThread:
             self._check_open()
             held, self._held = self._held, []
             self._queue.put([*held, call])
-            if held and held[0].loop is call.loop:  # otherwise the loop finds nothing to do when its timer ends
+            if held and held[0].loop is call.loop:  # another loop's timer may end: it finds no held calls
                 self._timer.cancel()
 
     def _hold(self, call: Call, loop: asyncio.AbstractEventLoop, hold_s: float) -> None:
@@ -165,13 +165,13 @@ class WorkerThread:
                 self._timer = loop.call_later(hold_s, self._let_go, self._held)
 
     def flush(self) -> None:
-        """Run calls that are held back without further delay."""
+        """Queue the held calls without further delay."""
         if held := self._held:
             self._let_go(held)
 
     def _let_go(self, held: list[Call]) -> None:
         with self._guard:
-            if self._held is held and self._open:  # otherwise they ran with another call
+            if self._held is held and self._open:  # otherwise they were queued with another call
                 self._held = []
                 self._queue.put(held)
 
@@ -193,7 +193,7 @@ class WorkerThread:
             _answer(batch)
 
     def _type_errors(self, batch: Sequence[Call]) -> None:
-        """Give damage of the file and trouble of the machine their own error types."""
+        """Replace errors that mean damage of the file or a machine fault by errors of our own types."""
         for call in batch:
             error = None if call.error is None else judged(call.error, self._where)
             if error is None:
@@ -204,7 +204,7 @@ class WorkerThread:
             call.error = error
 
     def _next(self) -> tuple[list[Call], bool]:
-        """Wait for a call; return it with the calls queued behind it, and False if the thread must end."""
+        """Wait for a call. Return the call with those queued behind it, and False if the thread must end."""
         batch: list[Call] = []
         calls = self._queue.get()
         while calls is not None:
@@ -227,19 +227,19 @@ class InlineReader:
     """
 
     def __init__(self, read: Callable[[Callable[[Any], Any]], Any], thread: WorkerThread) -> None:
-        """Take a function that runs work on a connection of its own, which waits for no lock."""
+        """Take `read`, which runs work on a separate connection that waits for no lock."""
         self._read = read
         self._thread = thread
         self._guard = threading.Lock()
 
     async def run(self, work: Any) -> Any:
         """Run `work`, a short read, and return its result."""
-        if self._thread.trouble:  # only a call on the thread can find that the trouble is over
+        if self._thread.trouble:  # only a call on the thread can clear the trouble
             return await self._thread.run(work)
         try:
             with self._guard:
                 return self._read(work)
-        except Exception:  # noqa: BLE001  the thread meets the same, or it has passed
+        except Exception:  # noqa: BLE001  the thread meets the same error, or it has passed
             return await self._thread.run(work)
 
 
@@ -298,7 +298,7 @@ class Database:
             place: a PostgreSQL URL or a file. A missing file is created with mode 0600, unless `read_only`.
             migrations: the Alembic script location, as `package:folder`.
             read_only: open without the right to write; if a file has an older schema, open a migrated copy of it.
-            inline: :meth:`look` reads a file on the caller's thread, with its own connection.
+            inline: let :meth:`look` read a file on the caller's thread, with a separate connection.
             connections: the most units that run at once on a server; one connection keeps their order.
             upgrade: migrate the tables of an older version; if False, changes to an older file go into a copy. On a
                 server, only daemons migrate: other machines may run older programs that could not start again.
@@ -368,7 +368,7 @@ class Database:
 
     @property
     def trouble(self) -> str:
-        """The machine's trouble that blocks the file; empty if there is none."""
+        """The machine fault that blocks the file; empty if there is none."""
         return self._thread.trouble
 
     def close(self) -> None:
@@ -402,15 +402,15 @@ def _read(connection: Connection, work: Callable[[Connection], T]) -> T:
 
 
 def _run_batch(connection: Connection, batch: Sequence[Call], *, begin: str) -> None:
-    """Run the units in one transaction; they are answered only after the commit."""
+    """Run the units in one transaction. The caller answers them after the commit."""
     driver: Any = None
     try:
         with _transaction(connection, begin) as driver:
-            if len(batch) == 1:  # no other unit is undone with it
+            if len(batch) == 1:  # its failure undoes no other unit
                 batch[0].result = batch[0].work(connection)
                 return
             for call in batch:
-                # A savepoint of the driver: one of SQLAlchemy's costs more than most units.
+                # The driver's savepoint, because SQLAlchemy's costs more than most units.
                 driver.execute("SAVEPOINT unit")
                 try:
                     call.result = call.work(connection)
@@ -458,7 +458,7 @@ def _undo_unit(driver: Any, error: Exception) -> None:
     try:
         driver.execute("ROLLBACK TO unit")
     except Exception:  # noqa: BLE001  there is no savepoint any more
-        raise error  # noqa: B904  `from` would replace the cause that tells what the machine could not do
+        raise error  # noqa: B904  `from` would replace the cause, which names the machine's fault
 
 
 def make_schemas(url: str, *, upgrade: bool = True) -> None:
@@ -521,7 +521,7 @@ def _prepare_session(connection: Any, _record: object) -> None:
     """Make each row of a batch its own statement, and make a lookup by a text with a NUL find nothing, as in SQLite.
 
     `executemany` of psycopg sends all rows before it marks them as complete. Until then the server counts no idle time,
-    so a process that is stopped there would hold its locks while it is stopped.
+    so a process that is suspended at that point would hold its locks until it resumes.
     """
     from psycopg import Cursor  # noqa: PLC0415  only where a server is used
     from psycopg.types.string import StrDumper  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The port for our own files: the few operations whose order makes a protocol durable.
+"""The port for our own files. The order of these few operations makes a protocol durable.
 
 A simulation passes one that loses unsynced bytes and names at a crash; a test passes one that fails or counts.
 """
@@ -24,11 +24,11 @@ from turnkeeper.errors import (
 _PROBE = b"\0" * (64 << 10)
 
 
-Place = Path | str  # making a Path costs more than many file operations
+Place = Path | str  # constructing a Path costs more than many file operations
 
 
 class Files(Protocol):
-    """Operations on plain files in private directories. Each may raise OSError, or Exhausted if there is no room."""
+    """Operations on plain files in private directories. Each may raise OSError, or Exhausted if the disk is full."""
 
     def write_synced(self, path: Place, data: bytes) -> None:
         """Create `path`, mode 0600, with `data`, and sync the file. Raises FileExistsError."""
@@ -55,7 +55,7 @@ class Files(Protocol):
         """Return a plain file's bytes.
 
         Raises FileNotFoundError; Corrupt for a link, a folder or too large a file; MachineTrouble if the machine has no
-        free descriptor or its disk fails, which says nothing about the file.
+        free descriptor or its disk fails; the file may be sound.
         """
 
 
@@ -81,7 +81,7 @@ class SystemFiles:
             raise _typed(error, target) from error
 
     def rename(self, source: Place, target: Place) -> None:
-        os.rename(source, target)  # noqa: PTH104  also takes texts
+        os.rename(source, target)  # noqa: PTH104  it accepts str, too
 
     def unlink(self, path: Place) -> None:
         _unlink(path)
@@ -119,7 +119,7 @@ class SystemFiles:
 
 def _unlink(path: Place) -> None:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108  also takes a text
+        os.unlink(path)  # noqa: PTH108  it accepts str, too
 
 
 def create(path: Place, data: bytes, *, sync: bool) -> None:

@@ -1,11 +1,11 @@
-"""The identity of a home's stores: no start on a store that is missing, empty, another home's or restored.
+"""The identity of a home's stores: no daemon starts on a missing, empty, foreign or restored store.
 
 Each store has its own number in the header of its file, and a count of its process's starts. The home keeps both in
-`state/store-made-<name>`. The signed heads of its records say how far a store must reach. After a kill, a damaged frame
-of its log shows that commits behind it are lost, and the event log names some of them.
+`state/store-made-<name>`. The signed heads of a store's records show how far the store must reach. After a kill, a
+damaged frame of the store's log shows that the commits behind the frame are lost; the event log names some of them.
 
-Stores of an earlier version have no number: the first start draws one. Before that, rows of the other stores show that
-a store was used.
+Stores of an earlier version have no number until the first start draws one. Before that, rows of the other stores show
+that a store was used.
 """
 
 import json
@@ -33,7 +33,7 @@ from turnkeeper.storage.locking import is_held
 
 LOST = "lost"  # the kind of the record for a store whose loss the author accepted
 _LOST_OPTION = "turnkeeper restore --lost"
-_LARGEST_TAIL = 1 << 20  # bytes from the end of the file of signed heads that are searched for a store's last head
+_LARGEST_TAIL = 1 << 20  # bytes at the end of a file of signed heads or of events that are searched
 _WAIT_S = 10.0
 _MOST_NAMED = 20
 
@@ -92,7 +92,7 @@ class _Made:
         number: the store's own number; 0 while unknown.
         starts: how many times a process began to use the store.
         heads_from: the offset in the file of signed heads from which they apply to the store.
-        lost: the record to write at the next start, which accepts the store as it is; None if there is none.
+        lost: the record for the next start, which accepts the store with its loss; None if there is none.
     """
 
     number: int = 0
@@ -128,8 +128,8 @@ def numbers(home: Home) -> frozenset[int]:
 def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None:
     """Return the error for a store that is missing, empty, incomplete or another home's. None if it is sound.
 
-    Do not look for damage of the file, and for damage of its log only unless a process has it open. Raises Corrupt if
-    the home's note about the store cannot be read.
+    Do not check the file for damage; check its log, unless a process has the store open. Raises Corrupt if the home's
+    note about the store cannot be read.
     """
     made, kind = _read(home, path), _KINDS[path.name]
     if made.lost is not None:
@@ -175,7 +175,7 @@ def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
 
 
 def _lost_commits(home: Home, path: Path, store: sqlite3.Connection) -> str:
-    """Return the commits that a store lost by a damaged frame of its log, as far as events show. Empty if none."""
+    """Describe the commits that a damaged frame of its log cost a store, with ids from the events. Empty if none."""
     if (behind := commits_behind_damage(path)) is None:
         return ""
     event, field, query = _KINDS[path.name].told
@@ -231,9 +231,9 @@ async def take(
     entropy: Entropy,
     starts: bool,
 ) -> None:
-    """Record that a process uses stores that it opened, and give each a number. With `starts`, count a start.
+    """Record that a process uses the stores that it opened, and number new stores. With `starts`, count a start.
 
-    Record a loss that the author accepted, by `run` in a transaction of the store that has the `chain`.
+    If the author accepted a loss, use `run` to record the loss in `chain`, in a transaction of the chain's store.
     """
     for path in paths:
         made = _read(home, path)
@@ -256,7 +256,7 @@ def _number(home: Home, path: Path, made: _Made, drawn: int, *, starts: bool) ->
 
 
 def accept(home: Home, name: str) -> str:
-    """Let the next start use a store as it is, or a new one if it is missing. Return the accepted fault.
+    """Let the next start use a store despite its fault, or a new store if it is missing. Return the fault.
 
     Keep a copy of the store's log beside it. The caller holds the locks of the processes. Raises InvalidInput, Corrupt,
     or Conflict if nothing is wrong with the store.

@@ -25,7 +25,7 @@ ENVELOPES, CALLS, AUDIT = "envelopes", "calls", "audit"
 PURPOSES = (ENVELOPES, CALLS, AUDIT)
 VERSION = 1
 SECRET_DIGITS = 64  # hexadecimal: 256 bits
-GRACE_S = 60.0  # longer than a process that read the key before a rotation needs to put its envelope
+GRACE_S = 60.0  # longer than a process needs to put an envelope with a key that it read before a rotation
 _ID_DIGITS = 12
 _LARGEST_BYTES = 1 << 16
 _LOST = "restore it from a backup, or make another: turnkeeper keys rotate {} --lost"
@@ -134,7 +134,7 @@ class KeyFile:
     def drop_retired(self, at: datetime) -> list[Key]:
         """Remove the keys that were retired a minute ago or earlier; return them. Do nothing if the file is locked.
 
-        Call this only if no envelope is left that such a key sealed.
+        Call this only if no envelope sealed with such a key is left.
         """
         with contextlib.suppress(BlockingIOError), self.locked(wait=False):
             latest = at - timedelta(seconds=GRACE_S)
@@ -147,7 +147,7 @@ class KeyFile:
 
     @contextlib.contextmanager
     def locked(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-        """Hold the lock for changes of the keys; `shared` only prevents changes. Raises BlockingIOError."""
+        """Hold the lock for changing the keys; with `shared`, only prevent changes. Raises BlockingIOError."""
         make_private(self._folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with machine_errors(self._folder):

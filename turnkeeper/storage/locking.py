@@ -50,8 +50,8 @@ class ProcessLock:
     def keep(self) -> list[str]:
         """Restore the lock's files if they were removed or changed: the folder and its mode, the lock, the pid file.
 
-        Return a description of each. Raises:
-            Conflict: another process has taken the lock, whose file was removed; this process must end.
+        Return a description of each repair. Raises:
+            Conflict: another process took the lock after its file was removed; this process must end.
             OSError: the files cannot be restored now.
         """
         repaired = _keep_private(self._lock_path.parent)
@@ -123,7 +123,7 @@ def _taken(descriptor: int) -> bool:
     """Take the lock and return True; return False if another process holds it.
 
     A process that checks a lock shares it for a moment, which can be long on a busy machine. Wait longer for a check to
-    end than for a holder.
+    end than for a holder to release the lock.
     """
     clock, refused, asked = SystemClock(), 0, 0
     while not _locks(descriptor, fcntl.LOCK_EX):
@@ -152,7 +152,7 @@ def is_held(home: Home, process: str) -> bool:
 
 
 def way_to(home: Home, process: str) -> str:
-    """Advise on a daemon that cannot be called here: another machine, its restart, or a start by hand."""
+    """Return advice for a daemon that cannot be called: ask on another machine, wait, or start it by hand."""
     settings = import_module("turnkeeper.config.settings")  # slow to import
     with contextlib.suppress(InvalidInput):
         if process not in settings.load_settings(home).daemons:
@@ -232,7 +232,7 @@ class ReaderLock:
         try:
             if self._descriptor is None or _is_file_of(path, self._descriptor):
                 return []
-        except NotADirectoryError:  # a file that points to the home's new place stands in its old place
+        except NotADirectoryError:  # the home's old path is now a file that names its new path
             raise Conflict("the home was moved", where=str(self._folder), hint="start the reader again") from None
         before, self._descriptor = self._descriptor, self._take()
         os.close(before)

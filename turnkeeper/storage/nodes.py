@@ -1,4 +1,4 @@
-"""The processes that share one database, and when each was last seen, by the database's clock.
+"""The processes that share one database, and the time of the database's clock when each was last seen.
 
 A process updates its row every two seconds. A process without an update for ten seconds counts as gone. Only the status
 depends on that, because every claim and every lease expires by itself.
@@ -30,12 +30,12 @@ from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import IN_FORCE, TEXT, Statement, alone, now_us, refuse_pooler, unconnected, upsert
 from turnkeeper.times import format_duration, from_us, rfc3339
 
-SCHEMA = "runner"  # of the table, in a shared database
-WEB = "web"  # the role of a daemon that serves its machine's page and does nothing on its own
+SCHEMA = "runner"  # the table's schema in a shared database
+WEB = "web"  # the role of a daemon that only serves its machine's page
 BEAT_S = 2.0
 GONE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 86_400.0
-ALERT_AFTER_S = 60.0  # without a beat of any process of a machine; the alerting process must have beaten that long
+ALERT_AFTER_S = 60.0  # silence of a whole machine before an alert; the alerting process must have beaten for as long
 ALERTED = (1 << 63) - 1
 AGENTS = "agents"  # the fact that lists the agents of a runtime
 UNUSABLE = "cannot be used: "  # prefix of a fact about a category that its machine cannot read
@@ -54,7 +54,7 @@ class Node(NamedTuple):
     Attributes:
         role: `task-runner`, `agent-runtime` or `web`.
         offset_s: seconds by which its machine's clock is ahead of the database's.
-        draining: True while it shuts down and begins nothing.
+        draining: True while it shuts down and begins no work.
         silent_s: seconds since it was last seen.
         owner: the id under which it owns threads; empty if it owns none.
         facts: digests of its configuration and code, by subject.
@@ -81,7 +81,7 @@ class Node(NamedTuple):
 
 
 def table_of(metadata: sa.MetaData) -> Table:
-    """Return the table. `metadata` is the one of the runner's store."""
+    """Return the table of processes, which belongs to the runner's store."""
     return Table(
         "nodes",
         metadata,
@@ -96,7 +96,7 @@ def table_of(metadata: sa.MetaData) -> Table:
         sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("owner", TEXT, nullable=False, server_default=""),
         sa.Column("facts_json", TEXT, nullable=False, server_default="{}"),
-        sa.Column("alerted_us", sa.BigInteger, nullable=False, server_default="0"),  # of its silence, by any node
+        sa.Column("alerted_us", sa.BigInteger, nullable=False, server_default="0"),  # as in `Node`
     )
 
 
@@ -146,7 +146,7 @@ class Nodes:
         ]
 
     def gone(self, connection: Connection) -> list[Node]:
-        """Return the machines to which this process must alert the author, each as its newest process.
+        """Return the newest process of each machine whose silence this process must report to the author.
 
         If a process does not confirm an alert within a minute, another process takes it over.
         """
@@ -163,7 +163,7 @@ class Nodes:
 
 
 def silent(found: Sequence[Node], at_us: int) -> list[Node]:
-    """Return the machines that have long been silent and that no process has reported, each as its newest process."""
+    """Return the newest process of each machine that has long been silent and that no process has reported."""
     newest: dict[tuple[str, str], Node] = {}
     for node in sorted(found, key=lambda node: node.beat_at):
         newest[node.name, node.host] = node
@@ -197,9 +197,9 @@ def can_begin(facts: Mapping[str, str], needed: Iterable[str], agent: str) -> bo
 
 
 def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
-    """Return a check that raises Conflict if the database was restored while this process ran or was stopped.
+    """Return a check that raises Conflict if the database was restored while this process ran or was suspended.
 
-    It runs every `BEAT_S`, so a process that was stopped for longer runs it before any other work.
+    The check reads the database every `BEAT_S`, so a process that was suspended for longer reads it before other work.
     """
     known, looked = "", clock.monotonic() - BEAT_S
 
@@ -217,15 +217,15 @@ def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
 
 
 class Beat:
-    """The heartbeat of this process, which every two seconds also sets its clock by the database's.
+    """The heartbeat of this process. Every two seconds, it also sets this process's clock by the database's clock.
 
     Attributes:
         facts: returns the digests of the process's configuration and code; called at each beat.
         owner: returns the id under which the process owns threads; called at each beat.
         on_gone: alerts the author to a machine that is gone, given its newest process.
         on_seen: called at each beat with all processes, and the time.
-        lacking: digests that others of its role had at the last beat and this process lacks.
-        others: facts at the last beat of the others of its role that are not draining.
+        lacking: digests that other processes of its role had at the last beat and this process lacks.
+        others: facts, at the last beat, of the other processes of its role that are not draining.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Beat:
             self._steady_since = self._last
 
     async def set_clock(self) -> None:
-        """Set the clock by the database's. Write nothing."""
+        """Set this process's clock by the database's clock. Write nothing."""
         asked = self._clock.monotonic()
         at = from_us(await self._transact(_NOW.value))
         self._clock.set(at, self._clock.monotonic() - asked)
@@ -310,7 +310,7 @@ class Beat:
 
 
 def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
-    """Leave an alert that a machine is gone. The supervisor of this machine sends it."""
+    """Write an alert that a machine is gone. The supervisor of this machine sends the alert."""
     since = rfc3339(node.beat_at.replace(microsecond=0))
     text = f"machine {node.name} ({node.host}) has not been seen since {since}; see: turnkeeper status"
     key = f"{since.replace(':', '')}-{digest([node.name, node.host])}"
@@ -320,7 +320,7 @@ def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
 
 
 def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
-    """Mark unread alerts about machines that are back: the fault is over."""
+    """Mark the fault as over in unsent alerts about machines that are back."""
     back = {digest([node.name, node.host]) for node in found if node.lives}
     for path in home.run.parent.glob("escalate-failed-*-nodes"):
         with suppress(FileNotFoundError, ValueError):  # the alert was sent just now, or the file is no alert
@@ -330,7 +330,7 @@ def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
 
 
 class Claim:
-    """A task that one home alone performs for all that share a database, while it renews its claim every few seconds.
+    """A claim on a task that one home performs for all homes of a shared database. It is renewed every few seconds.
 
     Attributes:
         holder: the home that held the claim when it was last read.
@@ -361,7 +361,7 @@ _slots = Table(
     "slots", sa.MetaData(schema=SCHEMA), sa.Column("name", TEXT, primary_key=True), sa.Column("holder", TEXT),
     sa.Column("until_us", sa.BigInteger),
 )  # fmt: skip
-# A claim that lasts longer than that was made before the server's clock was set back.
+# A claim with more than `CLAIM_S` left was made before the server's clock was set back.
 _lasts = _slots.c.until_us.between(now_us(), now_us() + int(CLAIM_S * 1e6))
 _free = ~_lasts | (_slots.c.holder == sa.literal_column("excluded.holder"))
 _CLAIM = Statement(upsert(_slots, [_slots.c.name], ["holder", "until_us"], where=_free))
@@ -407,8 +407,8 @@ _SERVER = """
 class Cluster:
     """The state of a shared database.
 
-    `inboxes` are those of agents in terminals that have waiting or quarantined envelopes; `server` and `revisions` are
-    its settings and the revisions of its schemas.
+    `inboxes` are the inboxes of agents in terminals that hold waiting or quarantined envelopes. `server` holds the
+    server's settings, and `revisions` the revision of each schema.
     """
 
     processes: Sequence[Row]
@@ -419,7 +419,7 @@ class Cluster:
 
 
 def read_cluster(url: str) -> Cluster:
-    """Read the state. Raises TurnkeeperError if the database does not answer or no daemon has made its tables."""
+    """Read a database's state. Raises TurnkeeperError if it does not answer or no daemon has made its tables."""
     with _connected(url) as connection:
         connection.execute("SET default_transaction_read_only = on")
         return _read(lambda query: connection.execute(query.encode()).fetchall())
@@ -443,7 +443,7 @@ def strike(url: str, name: str) -> int:
 
 @contextmanager
 def _connected(url: str) -> Iterator[Any]:
-    """Yield a separate connection. Raises as `read_cluster`."""
+    """Yield a separate connection. Raises the same errors as `read_cluster`."""
     import psycopg  # noqa: PLC0415  only where a server is used
     from psycopg.rows import dict_row  # noqa: PLC0415
 
@@ -500,7 +500,7 @@ def _process(row: Row) -> dict[str, Any]:
 
 
 def current(processes: Sequence[Row]) -> list[Row]:
-    """Return the processes without those that a later process of the same machine and role replaced."""
+    """Return the processes, except those that a later process of the same machine and role replaced."""
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in processes:
         found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
@@ -512,7 +512,7 @@ def current(processes: Sequence[Row]) -> list[Row]:
 
 
 def machines(processes: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a row for each machine, by name."""
+    """Return a row for each machine, ordered by name."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in current(processes):
         found.setdefault((row["name"], row["host"]), []).append(row)

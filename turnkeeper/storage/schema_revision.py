@@ -16,9 +16,9 @@ from turnkeeper.storage.damage import judged
 from turnkeeper.storage.sqlite_files import change, copy, reader
 
 T = TypeVar("T")
-_WAIT_S = 10.0  # for a process that has locked a store; each `wait_s` of this module replaces it
-CHANGES = 0x7475726E  # the lock of a server that guards schema changes
-MOST_TRIES = 10  # of a change, if tables are in use
+_WAIT_S = 10.0  # to wait for a process that has locked a store; the default of each `wait_s` in this module
+CHANGES = 0x7475726E  # key of the server's advisory lock for schema changes
+MOST_TRIES = 10  # tries of a schema change while tables are in use
 _GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for a conflict with other sessions, or a lock timeout
 # The migrations of each schema of a shared database.
 STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
@@ -53,7 +53,7 @@ def refuse_newer(found: str | None, migrations: str, where: str) -> None:
 
 
 def newest(migrations: str) -> str:
-    """Return the last revision, from the names of the files, because loading them takes as long as opening a store."""
+    """Return the last revision. Read only file names, because loading the files takes as long as opening a store."""
     return max(known_revisions(migrations))
 
 
@@ -71,8 +71,8 @@ def revision_of(path: Path, wait_s: float = _WAIT_S) -> str | None:
 def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | None:
     """Return the result of `read` on a read-only connection to a store. Rows have names of columns.
 
-    None if the schema is not the newest or the file cannot be read; the program that opens the store later reports
-    the reason. The caller holds the lock of the process that owns the store.
+    Return None if the schema is not the newest or the file cannot be read. The program that opens the store later
+    reports the reason. The caller holds the lock of the process that owns the store.
     """
     try:
         if revision_of(path) != newest(migrations):
@@ -109,7 +109,7 @@ def told(path: Path) -> str:
 def readable(path: Path, migrations: str, wait_s: float = _WAIT_S) -> Iterator[Path]:
     """Yield the file of a store or, if its schema is older, an upgraded copy, which is removed afterwards.
 
-    A program that opened the copy can read it even after that. Raises Corrupt or MachineTrouble.
+    A program that opened the copy can read it even after its removal. Raises Corrupt or MachineTrouble.
     """
     if not is_older(path, migrations, wait_s):
         yield path
@@ -126,7 +126,7 @@ def readable(path: Path, migrations: str, wait_s: float = _WAIT_S) -> Iterator[P
 
 
 def _copy(path: Path, target: Path, wait_s: float) -> None:
-    """Copy a store as it is. If another program opened it meanwhile, copy again: an immutable file may not change."""
+    """Copy a store unchanged. Copy it again if another program opened it meanwhile and may have changed it."""
     log = path.with_name(f"{path.name}-wal")
     was_open = log.exists()
     with closing(reader(path, wait_s)) as source:
@@ -146,8 +146,8 @@ def known_revisions(migrations: str) -> frozenset[str]:
 
 
 def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
-    """Upgrade a store's schema or, if it may not be changed, require the newest. Raises as `Database`."""
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  who only asks should not load it
+    """Upgrade a store's schema or, if that is not allowed, require the newest. Raises the errors of `Database`."""
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  slow to import
 
     with engine.connect() as connection:
         found = MigrationContext.configure(connection).get_current_revision()
@@ -177,7 +177,7 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":  # if several processes start at once, one of them upgrades
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGES})")
-            # A session that waits for a table that a long read holds blocks all other sessions.
+            # While a long read holds a table, a session that waits for the table blocks all others.
             connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
             found = MigrationContext.configure(connection).get_current_revision()
             refuse_older_nodes(connection, migrations, found, where)
@@ -188,8 +188,8 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
 def refuse_older_nodes(connection: Any, migrations: str, found: str | None, where: str) -> None:
     """Raise Conflict if a machine is running that could not continue with the newest schema.
 
-    A migration that earlier programs cannot run with names the oldest that can, in `oldest_reader`. A running program
-    knows no later revision than `found`; otherwise it would have upgraded the tables.
+    A migration that excludes earlier programs names the oldest revision that a program must know, in `oldest_reader`. A
+    running program knows no later revision than `found`; otherwise it would have upgraded the tables.
     """
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 

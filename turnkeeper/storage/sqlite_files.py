@@ -1,4 +1,4 @@
-"""SQLite files in a backup and a restore: copied while a process has them open, changed while none has."""
+"""SQLite files in backups and restores: copy them while a process has them open, change them while none has."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ def has_table(snapshot: sqlite3.Connection, name: str) -> bool:
 
 def locator(path: Path) -> str:
     """Return the URI that opens a file read-only and makes no file beside it."""
-    # Without a log no process has it open; `immutable` keeps SQLite from making one.
+    # Without a log, no process has the file open; `immutable` keeps SQLite from making a log.
     how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     return f"{path.absolute().as_uri()}?{how}"
 
@@ -117,7 +117,7 @@ def cells(store: sqlite3.Connection) -> Iterator[Cell]:
     """Yield every text and every bytes value of every table."""
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
     for (table,) in store.execute(tables).fetchall():
-        found = store.execute(f'SELECT rowid, * FROM "{table}"')  # noqa: S608  a name of its own
+        found = store.execute(f'SELECT rowid, * FROM "{table}"')  # noqa: S608  the file's own name
         names = [column[0] for column in found.description[1:]]
         for rowid, *values in found:
             row = dict(zip(names, values, strict=True))

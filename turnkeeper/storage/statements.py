@@ -27,9 +27,9 @@ Values = Mapping[str, Any]
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 # The type of row numbers. SQLite numbers an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # of a table: the number of a deleted row is not used again
-_ALONE = 0x616C6F6E  # of a server's advisory locks, under which one process does the work that any may do
-_SQLITE: Any = sqlite.dialect(paramstyle="named")  # the form in which its driver takes a mapping
+NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # a table's option: do not reuse the number of a deleted row
+_ALONE = 0x616C6F6E  # key of the advisory locks under which one process does work that any process may do
+_SQLITE: Any = sqlite.dialect(paramstyle="named")  # the style in which SQLite's driver takes a mapping
 
 
 def partial(where: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Statement:
         return found
 
     def dicts(self, connection: sa.Connection, **values: Any) -> list[dict[str, Any]]:
-        """Return the rows of a query, each by names of columns, with flags as booleans."""
+        """Return the rows of a query as mappings from column names to values, with flags as booleans."""
         rows = [dict(zip(self._names, row, strict=True)) for row in self._execute(connection, values)]
         for row, name in itertools.product(rows, self._flags):
             row[name] = bool(row[name])
@@ -83,7 +83,7 @@ class Statement:
         return int(self._execute(connection, values).rowcount)
 
     def run_each(self, connection: sa.Connection, many: Sequence[Values]) -> None:
-        """Change rows once for each of `many`, which all have the same names."""
+        """Run the statement once for each mapping in `many`. All mappings have the same names."""
         if not many:
             return
         sql, given = self._compile(connection, tuple(many[0]))
@@ -116,10 +116,10 @@ class Statement:
 
 
 class NumberedInsert:
-    """An insert into a table whose primary key is a number that the database assigns."""
+    """An insert into a table with a primary key that the database numbers."""
 
     def __init__(self, table: sa.Table, **same: Any) -> None:
-        """Write `same`, expressions by column, in each row, beside the columns that a row names."""
+        """Take `same`, which maps columns to expressions that are written into every row."""
         (number,) = table.primary_key
         row = sa.insert(table).values(same) if same else sa.insert(table)
         self._plain, self._returning = Statement(row), Statement(row.returning(number))
@@ -190,11 +190,11 @@ def upsert(
     change: Collection[str] | Values = (),
     where: sa.ColumnElement[bool] | None = None,
 ) -> postgresql.Insert:
-    """Return an insert that changes the row with equal columns `same` if it exists.
+    """Return an insert that instead changes the row with equal values in the columns `same`, if there is one.
 
     Args:
         same: the columns of a unique index.
-        change: the columns that take the new values; or columns with other values; empty to keep the row as it is.
+        change: the columns that take the new values, or other values by column; empty to keep the row unchanged.
         where: the condition under which an existing row changes.
     """
     row = postgresql.insert(table)  # SQLite adopted the syntax from PostgreSQL
@@ -205,7 +205,7 @@ def upsert(
 
 
 def among(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a column is one of the values passed, by :func:`listed`, as parameter `name`."""
+    """Return the condition that a column is one of the values of the parameter `name`, made by :func:`listed`."""
     plain = sa.Text() if isinstance(column.type, sa.String) else column.type
     return _Among(column, sa.bindparam(name, type_=sa.ARRAY(plain)))
 
@@ -223,7 +223,7 @@ def hold_any(columns: Sequence[sa.ColumnElement[str]], wanted: Iterable[str]) ->
 
 
 def cursor_at(number: int) -> str:
-    """Return an opaque cursor for the page behind a row.
+    """Return an opaque cursor for the page after a row.
 
     >>> number_of(cursor_at(42))
     42
@@ -257,8 +257,8 @@ def of_server(connection: sa.Connection) -> bool:
     return connection.dialect.name != "sqlite"
 
 
-# The durability of an acknowledged commit, by its setting. `local` and `remote_write` are weaker than `on` only with
-# standbys: then a failover may lose acknowledged commits.
+# The settings that decide whether an acknowledged commit is durable. `local` and `remote_write` are weaker than `on`
+# only if there are standbys: then a failover may lose acknowledged commits.
 _KEPT = (
     "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
 )
@@ -281,8 +281,8 @@ _UNCONNECTED = {
 def unconnected(why: str) -> str:
     """Return a hint for a refused connection to PostgreSQL, from its message, because there is no error code.
 
-    >>> unconnected('FATAL: no pg_hba.conf entry for host "10.0.0.2"'), unconnected("Connection refused") ("allow this
-    machine in the server's pg_hba.conf", '')
+    >>> unconnected('FATAL: no pg_hba.conf entry for host "10.0.0.2"'), unconnected("Connection refused")
+    ("allow this machine in the server's pg_hba.conf", '')
     """
     return next((hint for said, hint in _UNCONNECTED.items() if said in why), "")
 
@@ -314,7 +314,7 @@ def loses(synchronous_commit: str, standbys: str) -> bool:
 
 
 def number_in_order(connection: sa.Connection) -> None:
-    """Make other writers that number rows of the store wait until this transaction ends, so numbers follow commits."""
+    """Make other writers that number rows of the store wait until this transaction ends: numbers follow commits."""
     if of_server(connection):
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
 
@@ -361,7 +361,7 @@ class _Function(FunctionElement[Any]):
 
 
 class unindexed(_Function):  # noqa: N801  used as a function
-    """A column for a condition for which SQLite must use no index. PostgreSQL decides by its statistics."""
+    """A column in a condition for which SQLite must use no index. PostgreSQL chooses by its statistics."""
 
     type = TEXT
     inherit_cache = True
@@ -375,7 +375,7 @@ class size_of(_Function):  # noqa: N801
 
 
 class last_number(_Function):  # noqa: N801
-    """The highest number that a numbered column ever had, also of deleted rows. Null if there is none."""
+    """The highest number that a numbered column ever had, including deleted rows. Null if there is none."""
 
     type = sa.BigInteger()
     inherit_cache = True

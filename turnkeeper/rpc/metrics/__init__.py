@@ -1,7 +1,7 @@
 """Metrics of a daemon: plain numbers while the daemon runs, converted for Prometheus only on a scrape.
 
-Counting takes no lock and imports nothing: CPython switches threads neither while a count is read nor before it is
-stored again. `prometheus_client` is imported at the first scrape.
+Counting takes no lock and imports nothing: CPython does not switch threads between reading a count and
+storing it again. `prometheus_client` is imported at the first scrape.
 
 A daemon answers `/metrics`, `/healthz` and `/readyz` over HTTP on its own Unix socket with mode 0600. If its settings
 name a port, it also answers on 127.0.0.1. Each scrape runs in a thread and reads the stores on the daemon's event loop.
@@ -57,7 +57,7 @@ class Counter:
 
 
 class Histogram:
-    """For each bucket, the number of values up to its bound; also their sum. With a label, one set per label value."""
+    """Counts of the values up to each bucket's bound, and the values' sum. With a label, one set per label value."""
 
     def __init__(
         self, name: str, says: str, *label: str, of: Iterable[str] = (), steps: Sequence[float] = STEPS_S
@@ -221,7 +221,7 @@ def application(source: Source) -> Callable[..., Iterable[bytes]]:
 
 
 def _is_own(environ: Mapping[str, Any]) -> bool:
-    """Return True if the request names this machine as its host: a web page could send one under its own host name."""
+    """Return True if a request's host is this machine. A web page could send a request under its own host name."""
     before, _, last = str(environ.get("HTTP_HOST", "localhost")).rpartition(":")
     return not environ[_IS_TCP] or (before or last) in _HOSTS
 
@@ -234,7 +234,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """Answers each connection in its own thread, a few at once; the event loop accepts connections."""
+    """A server that answers each connection in a thread, a few at once. The event loop accepts connections."""
 
     daemon_threads = True
 
@@ -246,7 +246,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def server_bind(self) -> None:
-        """Bind without looking up the machine's name, which may take long."""
+        """Bind, but do not look up the machine's name, because that may take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", 0
         self.setup_environ()
@@ -274,7 +274,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 class Exporter:
-    """Serves a source on a Unix socket and, if a port is given, on 127.0.0.1. The caller holds the process's lock."""
+    """The server of a source on a Unix socket and, given a port, on 127.0.0.1. The caller holds the process's lock."""
 
     def __init__(self, source: Source, log: EventLog, *, path: Path, port: int = 0) -> None:
         self._app, self._log = application(source), log

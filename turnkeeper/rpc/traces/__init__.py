@@ -20,7 +20,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, TracesSettings
 from turnkeeper.errors import InvalidInput
 
-MOST_OPEN = 10_000  # fires and turns whose start is remembered
+MOST_OPEN = 10_000  # fires and turns whose start is kept in memory
 _EXPORT_S = 5.0
 _LAST_S = 3.0  # at the end, for spans that are not sent yet
 _MISSING = "traces need OpenTelemetry's SDK, which is not installed"
@@ -37,10 +37,10 @@ def traceparent_of(fire_id: str) -> str:
 
 
 class Tracing:
-    """Creates spans and exports them in the background.
+    """The tracer of a process. It creates spans and exports them in the background.
 
     Attributes:
-        content: whether spans include prompts, answers, arguments and results.
+        content: True if spans include prompts, answers, arguments and results.
     """
 
     def __init__(self, process: str, settings: TracesSettings, clock: Clock, exporter: Any = None) -> None:
@@ -138,7 +138,7 @@ def observe_fires(_home: Home, runner: Any, settings: Settings, clock: Clock) ->
 
 
 class FireSpans:
-    """The runner's spans: the first acceptance of a fire since its planning, each retry, and the outcome."""
+    """The runner's spans: from a fire's planning to its first acceptance, then for each retry and the outcome."""
 
     def __init__(self, tracing: Tracing, log: EventLog) -> None:
         """Create spans from events logged from now on."""
@@ -202,7 +202,7 @@ class TurnSpans:
 
 
 def keep_newest(found: "OrderedDict[str, Any]", key: str, value: Any) -> None:
-    """Store a value, and drop the oldest ones above the limit: turns and fires whose end is never logged."""
+    """Store a value, and drop the oldest values above the limit: those of turns and fires without a logged end."""
     found[key] = value
     with suppress(KeyError):
         while len(found) > MOST_OPEN:

@@ -1,14 +1,14 @@
 """The queue of envelopes for threads in a shared database: senders put envelopes, and the thread's owner reads them.
 
 A row is an envelope: a fire as its request's bytes, any other trigger as an envelope's bytes, or only a request to look
-at the thread. Rows of a thread are handled in the order of their numbers. The transaction that writes a row is the
-whole hand-over: the row is there, or it is not. A notification only shortens the wait for it.
+at the thread. Rows of a thread are handled in the order of their numbers. Writing the row, in one transaction, is the
+whole hand-over. A notification only shortens the wait for the row.
 
     waiting      not begun; the sender may still delete it
     claimed      the thread's owner has it; after a change of owner, the next owner gets it again
     quarantined  it cannot be handled, and stays for a person to look at
 
-The thread's owner deletes a row in the transaction that handles it; keys that were taken permanently stand in `keys`.
+The thread's owner deletes a row in the transaction that handles it. The table `keys` holds permanently taken keys.
 """
 
 import json
@@ -25,7 +25,7 @@ from turnkeeper.storage import schema_revision, statements
 from turnkeeper.storage.server.url import noticing
 from turnkeeper.times import to_us
 
-SCHEMA = "runtime"  # of the runtime's tables, in a shared database
+SCHEMA = "runtime"  # the schema of the runtime's tables in a shared database
 NEWS = "turnkeeper_envelopes"  # the channel for news of waiting envelopes
 OUTCOMES = "turnkeeper_outcomes"  # the channel for news of turn events, or of events inside turns
 TASKS = "turnkeeper_tasks"  # the channel for news that an author has changed tasks
@@ -77,7 +77,7 @@ def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
         sa.Column("thread_id", statements.TEXT, primary_key=True),
         sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each change of owner
         sa.Column("owner", statements.TEXT, nullable=False),  # empty if there is no owner
-        # of the code with which the graph of its newest turn began
+        # digest of the graph's code when the thread's newest turn began
         sa.Column("graph_digest", statements.TEXT, nullable=False, server_default=""),
         sa.Index("threads_by_owner", "owner", **statements.partial("owner <> ''")),
     )
@@ -105,7 +105,7 @@ class Handover:
         self._cancel = statements.Statement(statements.upsert(cancels, [cancels.c.turn_id]))
 
     def put_all(self, connection: sa.Connection, rows: Sequence[dict[str, Any]], at: datetime) -> list[bool]:
-        """Put envelopes with key, thread_id, agent, kind, envelope, optional not_before_us. False for a known key."""
+        """Put rows of key, thread_id, agent, kind, envelope, perhaps not_before_us. Return False for each known key."""
         fresh = [
             bool(self._put.run(connection, **{"not_before_us": 0, **row}, state="waiting", at_us=to_us(at)))
             for row in rows
@@ -116,7 +116,7 @@ class Handover:
     def look(
         self, connection: sa.Connection, thread_id: str, why: str, at: datetime, *, until: datetime | None = None
     ) -> None:
-        """Request that the owner of a thread look at it, not before `until`. One request waits for each `why`.
+        """Request that the owner of a thread look at it, not before `until`. At most one request waits per `why`.
 
         The delay counts by the database's clock, because the machine's clock may differ.
         """
@@ -153,7 +153,7 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
 def announce(connection: sa.Connection) -> bool:
     """Number the following rows in the order of commits, and notify other processes. Return False for a file.
 
-    Other writers that number rows of the same store wait until this transaction ends, so a reader by number skips none.
+    Other writers that number rows of the same store wait until this transaction ends, so readers by number miss none.
     """
     statements.number_in_order(connection)
     notify(connection, [""], OUTCOMES)
@@ -181,7 +181,7 @@ async def listen(
 ) -> None:
     """Call `on_news` with the channel and the text of each notification, until cancelled.
 
-    Also call it each second with empty texts, so no notification is needed; without channels it only does this.
+    Also call it each second with empty texts, in case a notification is lost. Without channels, do only this.
     """
     while True:
         if channels:
@@ -216,7 +216,7 @@ def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
 class SharedSnapshot:
     """A read-only snapshot of a shared database, taken at the first query. Parameters of a query are $1, $2 and so on.
 
-    Raises, also while rows are read:
+    Raises, even while rows are read:
         Conflict: a newer version of the program has changed the tables.
         Unreachable: the server does not answer, or a query took too long.
         InvalidInput: the driver is not installed.
@@ -294,7 +294,7 @@ class SharedSnapshot:
 
 
 def copied_by(url: str) -> tuple[str, str]:
-    """Return the PostgreSQL commands that dump our tables of a database, and that restore them."""
+    """Return two PostgreSQL commands: one dumps our tables of a database, the other restores them."""
     where = f"-n runner -n {SCHEMA} --dbname={shlex.quote(url)}"
     put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
     return f"pg_dump --format=custom --file=turnkeeper.dump {where}", put_back

@@ -1,8 +1,8 @@
 """The inboxes of agents in terminals, in a shared database. Each function is one transaction.
 
-An envelope waits, is claimed, and is delivered or quarantined. A reader may claim during its lease of the inbox, 15 s
-from each renewal by the database's clock. Each change checks the lease's epoch in its own transaction, so an earlier
-reader that resumes changes nothing. On a single machine, inboxes are folders.
+An envelope waits, is claimed, and is delivered or quarantined. A reader may claim while it holds the inbox's lease,
+which expires 15 s after each renewal by the database's clock. Each change checks the lease's epoch in its transaction,
+so an earlier reader that resumes changes nothing. On a single machine, inboxes are folders.
 """
 
 from collections.abc import Collection, Sequence
@@ -91,7 +91,7 @@ def check_reading(connection: Connection, agent: str, epoch: int) -> None:
 def claim_envelopes(
     connection: Connection, agent: str, epoch: int, limit: int, after: int
 ) -> list[tuple[int, str, bytes]]:
-    """Claim the oldest envelopes that wait, or that an earlier reader had claimed with a number above `after`."""
+    """Claim the oldest envelopes that wait or, with a number above `after`, were claimed by an earlier reader."""
     check_reading(connection, agent, epoch)
     numbers = list(_sql(connection, _OLDEST, agent=agent, most=limit, after=after).scalars())
     return [(*row[:2], bytes(row[2])) for row in sorted(_sql(connection, _CLAIM, numbers=numbers).all())]
@@ -116,7 +116,7 @@ def envelope_states(connection: Connection, agent: str, keys: Collection[str]) -
 
 
 def take_back(connection: Connection, agent: str, key: str, *, claimed: bool = False) -> bool:
-    """Delete an envelope that no reader has claimed, or, with `claimed`, any. Return True if it was there."""
+    """Delete a waiting envelope or, with `claimed`, an envelope in any state. Return True if it was there."""
     query = "DELETE FROM inbox_envelopes WHERE agent = :agent AND key = :key AND (state = 'waiting' OR :claimed)"
     return bool(_sql(connection, query, agent=agent, key=key, claimed=claimed).rowcount)
 
@@ -144,7 +144,7 @@ _COUNT_SOME = """SELECT count(*) FROM
 _PUT = """INSERT INTO inbox_envelopes (agent, key, envelope, state, at_us)
     VALUES (:agent, :key, :envelope, 'waiting', :at_us) ON CONFLICT DO NOTHING"""
 _READER = "SELECT reader FROM inboxes WHERE agent = :agent"
-# A lease that lasts longer was made before the server's clock was set back.
+# A lease with more than `read_us` left was made before the server's clock was set back.
 _BEGIN = """INSERT INTO inboxes VALUES (:agent, 1, :reader, now_us() + :read_us)
     ON CONFLICT (agent) DO UPDATE SET epoch = inboxes.epoch + 1, reader = :reader, until_us = excluded.until_us
     WHERE inboxes.until_us NOT BETWEEN now_us() AND now_us() + :read_us RETURNING epoch"""

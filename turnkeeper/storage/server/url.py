@@ -14,8 +14,8 @@ _ASKED |= {"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count
 def in_schema(url: str, schema: str) -> str:
     """Return a server's database URL that resolves names in one schema, creating the schema if it is missing.
 
-    A stopped or disconnected process blocks others by its locks for ten seconds at most. Limits that a role or database
-    sets for other clients do not apply to its sessions.
+    A suspended or disconnected process blocks others by its locks for ten seconds at most. Limits that a role or
+    database sets for other clients do not apply to these sessions.
     """
     options = f"{SEARCHES}{schema} {parsed(url).query.get('options', '')} {_LIMITS}".replace("  ", " ")
     return noticing(url, options=options)
