@@ -32,7 +32,7 @@ AnyValueOption = Annotated[
     list[str] | None,
     typer.Option("--any-value", metavar="ARG", help="With --for-task: allow any value of this argument."),
 ]
-_KEYS = ("id", "decision", "message")  # of a decision in a JSON list, besides its args
+_KEYS = ("id", "decision", "message")  # keys of a decision in a JSON list, besides its args
 _COLUMNS = columns(
     "ID=interrupt_id ~KIND CHANNEL TASK=task_name ~SINCE=created_at ~EXPIRES=expires_at ~STATUS +THREAD=thread_id "
     "+CATEGORY ASKS",
@@ -98,7 +98,7 @@ def _other_ways(row: Row) -> list[str]:
 
 
 def _question(row: Row) -> str:
-    """Return the question; a JSON value of the graph's own as lines."""
+    """Return the question; write a JSON value from the graph as lines."""
     text = str(row["question"]) if row["kind"] == "question" else asked(row)
     value = parsed(text) if row["kind"] == "question" and text.startswith(("{", "[")) else None
     return json.dumps(value, indent=2, ensure_ascii=False) if value else text
@@ -154,7 +154,7 @@ def resolve(
     ways = {"approve": "" if approve else None, "reject": why if reject else None}
     given = _decision(ways | {"edit": edit, "respond": respond, "answer": answer}, call)
     row = _find(approval, change)
-    # The service accepts a repeated decision, for callers whose answer was lost; for an expired one it returns advice.
+    # The service accepts a repeated decision, in case the first answer was lost; for an expired one, it returns advice.
     if row["status"] != "pending" and row["decision"] != EXPIRED:
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")

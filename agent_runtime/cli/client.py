@@ -1,4 +1,4 @@
-"""Calls to the runtime: to the daemon while it runs, otherwise reads are answered from its store.
+"""Calls to the runtime. If the daemon does not run, requests that only read are answered from its store.
 
 `serve` runs the daemon itself in the foreground.
 """
@@ -23,7 +23,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 PROCESS = "agent-runtime"
 _WANTS_OBJECT = ("has no attribute 'get'", "is not subscriptable", "indices must be integers")  # in a graph's error
 ANSWER_S, LOOK_S = 3.0, 0.1  # seconds that a command waits for a graph to fail on its answer; between polls
-Ask = Callable[..., Any]  # of a request, and of its method if it is not named after it
+Ask = Callable[..., Any]  # takes a request, and a method's name if the request does not imply it
 
 
 def runtime(surface: str = "cli") -> Any:

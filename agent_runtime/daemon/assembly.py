@@ -1,4 +1,4 @@
-"""The runtime's process: its parts are assembled, served on a socket, and drained at the end.
+"""The runtime's process: it assembles its parts, serves them on a socket, and drains them at the end.
 
 Tests assemble a runtime in their own process.
 """

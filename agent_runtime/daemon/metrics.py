@@ -111,7 +111,7 @@ class Counted:
 
 
 def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> metrics.Exporter | None:
-    """Return the exporter of the runtime's metrics, before it serves; None if metrics are disabled."""
+    """Return an exporter of the runtime's metrics that does not serve yet; None if metrics are disabled."""
     if not settings.metrics.enabled:
         return None
     counted = Counted(clock.monotonic)

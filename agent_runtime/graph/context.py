@@ -85,7 +85,7 @@ def recording(questions: Questions) -> AbstractContextManager[Questions]:
 
 
 def record_question(interrupt_id: str, question: Mapping[str, Any]) -> None:
-    """Record a question of the guard; only this record tells it from a value that looks like one."""
+    """Record a question of the guard. A value that only looks like such a question has no record."""
     if (questions := _QUESTIONS.get()) is not None:
         questions[interrupt_id] = question
 

@@ -89,7 +89,7 @@ class LangGraph:
     async def WatchRun(  # noqa: N802
         self, request: wire.WatchRunRequest, context: Any
     ) -> AsyncIterator[wire.RunEvent]:
-        """Send the events of a thread's runs, then live; of a turn that ran elsewhere or before, its state.
+        """Send a thread's recorded run events, then new ones live; for a turn of another process, send its state.
 
         Raises NotFound.
         """
@@ -129,7 +129,7 @@ class LangGraph:
         return {} if engine is None else (await engine.graph.aget_state(_config(request.thread_id, "", ""))).values
 
     async def WithdrawThread(self, request: wire.WithdrawThreadRequest, _context: Any) -> wire.Thread:  # noqa: N802
-        """Hide a thread from every list. Raises NotFound, or Conflict while a turn of it is not over."""
+        """Hide a thread from every list. Raises NotFound, or Conflict while one of its turns is not over."""
         at, via = to_us(self._runtime.clock.now()), str(current())
 
         def work(connection: Connection) -> wire.Thread:

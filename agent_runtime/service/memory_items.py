@@ -1,4 +1,4 @@
-"""Author's access to memory: by tier and owner, or by LangGraph's namespaces.
+"""An author's access to memory: by tier and owner, or by LangGraph's namespaces.
 
 A namespace without a tier belongs to a graph's own part of the memory; see :mod:`agent_runtime.workspace.memory`. The
 owner of that part depends on the graph, and only the running daemon knows the author's graphs.
@@ -23,12 +23,12 @@ from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_LISTED = 1_000
-MOST_ROWS = 1_000_000  # read before a page is cut
+MOST_ROWS = 1_000_000  # rows read before the requested page is taken from them
 _ANY = "*"
 
 
 def own_part(names: Namespaces) -> Spot | None:
-    """Return a graph's own part of the memory; None if each thread or channel has another part."""
+    """Return a graph's own part of the memory; None if each thread or channel has a part of its own."""
     if names.tier in memory.OWNED:
         return None
     return Spot(shelf=Shelf(tier=names.tier), below=(names.label,))

@@ -34,7 +34,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 MOST_OPEN = 200  # newest unfinished turns of a channel that are checked again
 MOST_LISTED = 1_000
-MOST_READ = 1_000_000  # read before a page is cut
+MOST_READ = 1_000_000  # rows read before the requested page is taken from them
 LIFECYCLES = ("draft", "canonical")
 ORIGINS = ("authored", "agent-produced", "imported", "observed")
 _APPROVALS = ("pending", "resolved", "void")

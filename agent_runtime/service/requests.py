@@ -1,7 +1,7 @@
 """Conversion of requests to triggers, and the intake of fires. Only this module checks the fields of requests.
 
-Fires arrive in single calls or in a stream; one receipt answers each, in the order of the fires. A receipt that accepts
-a fire says that its envelope is on disk. A refused fire is answered like any other: it does not end the stream.
+Fires arrive in single calls or in a stream. Each fire gets one receipt, in the order of the fires. If a receipt accepts
+a fire, the fire's envelope is on disk. A refused fire also gets a receipt and does not end the stream.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> triggers.
 
 
 def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[str, Any]:
-    """Return the fields of a fire under the names of a trigger's fields. Raises InvalidInput, Conflict as above."""
+    """Return the fields of a fire by the names of a trigger's fields. Raises the errors of `read_fire`."""
     attempt = _between(request.attempt, 1, MOST_ATTEMPTS, "attempt")
     fire_id = _matching(_ID, request.fire_id, "fire_id")
     catch_up = request.catch_up
@@ -223,7 +223,7 @@ def _instant(message: wire.FireRequest | wire.CatchUp, field: str, prefix: str =
 
 @lru_cache(maxsize=1024)
 def _moment(seconds: int, microseconds: int) -> datetime:
-    """Return an instant, cached: fires that are due together share most of theirs."""
+    """Return an instant from a cache, because fires that are due together share most instants."""
     return EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
 
 
@@ -337,7 +337,7 @@ class FireIntake:
 
 
 def _passing(refusal: Conflict) -> TurnkeeperError:
-    """Return the answer to a fire that cannot be accepted now: a category file may be repaired or restored."""
+    """Return the error for a refused fire; it is temporary if a repaired or restored category file may resolve it."""
     if refusal.where != "category":
         return refusal
     return Degraded(refusal.what, where=refusal.where, hint=refusal.hint)

@@ -57,7 +57,7 @@ from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeServicer
 class Runtime:
     """The parts of the service; nothing runs until `worker` is started.
 
-    `namespaces` defines for each graph, the default one first, how its store's namespaces are interpreted. `trouble`
+    `namespaces` holds, by graph, the rules for the namespaces of its store; the default graph comes first. `trouble`
     returns the machine trouble that blocks a part; empty if there is none.
     """
 
@@ -146,7 +146,7 @@ class TurnLookup:
     async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
         """Store a cancel and have it carried out; a turn that is over does not change.
 
-        If the fire is still on its way, its start honours the stored cancel. Raises NotFound, InvalidInput.
+        If the fire has not arrived yet, its start honours the stored cancel. Raises NotFound, InvalidInput.
         """
         reason = request.reason[:LONGEST_REASON] or "cancelled"
         try:
@@ -270,7 +270,7 @@ class MessageIntake:
             raise Conflict(why, where="graph", hint="or leave the graph out")
 
     async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> tuple[str, str]:
-        """Return a message's thread, and the loop of the channel's newest turn if the message bypasses it."""
+        """Return a message's thread, and the loop of the channel's newest turn if the message bypasses that loop."""
         lying = (await self._runtime.mailboxes.find([message_key(request_id)])).get(message_key(request_id))
         if lying is not None:
             return lying.thread_id, ""
@@ -312,7 +312,7 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
 
 
 def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any]:
-    """Return the facts about a message's thread that its author is told. A repeated message answers nothing more."""
+    """Return the facts about a thread for the author of a message. A repeated message answers no further question."""
     before = turn_reads.newest_on_thread(connection, thread_id, besides=turn_id)
     asked, loop = turn_reads.open_interrupts(connection, thread_id), _loop_on(connection, thread_id, turn_id)
     waiting = [one for one in asked if one.status == "pending" and one.kind != "pause"]

@@ -285,7 +285,7 @@ class BridgedStream:
 
     @classmethod
     async def open(cls, store: Store, request: wire.WatchEventsRequest) -> "BridgedStream":
-        """Store what the call wants kept and has read, and end the previous call.
+        """Store the names of the wanted events, delete the acknowledged events, and end the previous call.
 
         Raises:
             InvalidInput: the call names an unknown event.

@@ -1,4 +1,4 @@
-"""Opening the runtime's store, and its lease: only the process that took the lease last may write.
+"""The runtime's store: open it, and take its lease. Only the process that took the lease last may write.
 
 The store's facts name the store (`incarnation`) and count its owners (`epoch`). Each owner takes the next epoch, and
 each write checks that the epoch is still its own, so a superseded process changes nothing.
@@ -24,7 +24,7 @@ MIGRATIONS = "agent_runtime.store:migrations"
 def open_database(place: Path | str, *, read_only: bool = False, upgrade: bool = True) -> Database:
     """Open the runtime's store, a file or a PostgreSQL URL, and bring its schema up to date.
 
-    `read_only` and `upgrade` are those of `Database`. Raises the same errors; NotFound if there is no file to read.
+    `read_only` and `upgrade` are passed to `Database`. Raises its errors, and NotFound if there is no file to read.
     """
     if read_only and isinstance(place, Path) and not place.exists():
         raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
@@ -34,7 +34,7 @@ def open_database(place: Path | str, *, read_only: bool = False, upgrade: bool =
 def open_stored(home: Home) -> Database | None:
     """Open the store of a home for reading, a file or a database. None if nothing has run yet.
 
-    Raises as `Database`; Corrupt if the store is gone.
+    Raises the errors of `Database`, and Corrupt if the store is gone.
     """
     url = load_settings(home).store.shared_url
     place = in_schema(url, SCHEMA) if url else home.agent_db

@@ -1,4 +1,4 @@
-"""Decisions without a question: by an approval in a question of the graph's own, or by a standing exception.
+"""Approval of calls without a new question: the author approved the call when the graph asked, or gave an exception.
 
 The functions take an open connection and run in the transactions of :class:`agent_runtime.store.turn_store.Store`.
 """
@@ -31,8 +31,8 @@ class Asked:
 
     Attributes:
         fresh: ids of the questions that the author is asked now.
-        decided: ids of the questions decided at once, each with the exception that allowed the call, or 0.
-        ended: exceptions that ended because of the questions.
+        decided: by id of a question decided at once, the exception that allowed its call, or 0.
+        ended: the exceptions that the questions ended.
     """
 
     fresh: tuple[str, ...]
@@ -43,7 +43,7 @@ class Asked:
 def decide_at_once(
     connection: Connection, at: datetime, turn: TurnRecord, asked: Sequence[RaisedInterrupt], holding: Collection[int]
 ) -> Asked:
-    """Decide calls that the author approved before or allowed for the task. `holding`: exceptions to consider."""
+    """Approve calls that the author approved before, or that an exception among `holding` allows for the task."""
     decided, ended = dict[str, int](), list[rules.StandingException]()
     standing = [one for one in of_task(connection, turn.task_id) if one.number in holding] if holding else []
     for item in asked:
@@ -63,7 +63,7 @@ def decide_at_once(
 
 
 def _as_approved(connection: Connection, at: datetime, turn: TurnRecord, item: RaisedInterrupt) -> bool:
-    """Approve a call if the author approved it in a question of the graph's own."""
+    """Approve a call if the author approved it when the graph itself asked about it."""
     if not item.told:
         return False
     before = interrupts_of(connection, [turn.turn_id])[turn.turn_id]
@@ -75,7 +75,7 @@ def _as_approved(connection: Connection, at: datetime, turn: TurnRecord, item: R
 
 
 def _use(connection: Connection, found: rules.StandingException, item: RaisedInterrupt, at: datetime) -> bool:
-    """Approve a call by an exception. False if the exception has ended; a later end of it finds the call."""
+    """Approve a call by an exception, with a mark by which `end` finds it. Return False if the exception has ended."""
     used = {"uses": exceptions.c.uses + 1, "last_used_at_us": to_us(at)}
     live = update(exceptions).where(exceptions.c.number == found.number, exceptions.c.ended_at_us.is_(None))
     if not connection.execute(live.values(used)).rowcount:
@@ -115,7 +115,7 @@ def give(
 
 
 def _tell(connection: Connection, interrupt_id: str, ended: Sequence[rules.StandingException]) -> None:
-    """Add to a question why the exceptions that covered it did not answer it."""
+    """Add to a question why the ended exceptions did not approve its call."""
     why = "".join(f"; standing exception {one.number} ended: {rules.why_other_tool(one)}" for one in ended)
     asked = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id)
     connection.execute(asked.values(question=interrupts.c.question + storable(why)))
@@ -126,7 +126,7 @@ def _mark(connection: Connection, interrupt_id: str, number: int) -> None:
 
 
 def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[rules.StandingException]:
-    """End open exceptions. Return those that ended now.
+    """End open exceptions. Return the exceptions that this call ended.
 
     Ask again about a call that an ended exception allowed and whose turn has not received the approval yet.
     """
@@ -152,7 +152,7 @@ def _ask_about(connection: Connection, number: int, at: datetime) -> None:
         asked = asked_of(connection, one)
         turn = get_turn(connection, asked.turn_id)
         assert turn is not None, "its row was found above"
-        # No event said so when the call was allowed.
+        # No event reported the question when the exception allowed its call.
         add_event(connection, turn, "INTERRUPTED", at, trigger=started_by(turn), summary=asked.tool, held_by=(one,))
 
 

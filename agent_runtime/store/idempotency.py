@@ -1,8 +1,8 @@
 """Transactions of the workspace, and idempotent writes: a repeated tool call gets the result of its first run.
 
-Every write checks this process's lease. If several machines write one workspace, each waits for the one before, so the
-pages, candidates and entries that it read do not change before its commit. A turn that has ended or is being cancelled
-writes nothing more.
+Every write checks this process's lease. If several machines write one workspace, they write one after the other, so the
+pages, candidates and entries that a write has read do not change before its commit. A turn that has ended or is being
+cancelled writes nothing more.
 """
 
 import json
@@ -30,7 +30,7 @@ class Call:
     """A tool call of a running turn, as the workspace sees it.
 
     Attributes:
-        context: the turn, under the scopes that apply to this call.
+        context: the turn, with the scopes that apply to this call.
         key: thread, checkpoint namespace and tool call id: the same for every run of this call, and for no other.
     """
 
@@ -43,7 +43,7 @@ class Outcome:
     """The result of a write.
 
     Attributes:
-        result: a JSON object, which the tool answers.
+        result: a JSON object, which the tool returns.
         repeated: True if an earlier run of the same call made the write.
     """
 
@@ -60,10 +60,10 @@ def known(connection: Connection, call: Call) -> Mapping[str, Any] | None:
 def once(
     connection: Connection, call: Call, scope: str, at: datetime, fence: Fence, write: Callable[[], Mapping[str, Any]]
 ) -> Outcome:
-    """Run `write` unless an earlier run of the same call did. Keep its result in the same transaction.
+    """Run `write` unless an earlier run of the same call did. Store the result in the same transaction.
 
     Raises:
-        Denied: from `fence`, if the turn may write no more; then nothing is written.
+        Denied: `fence` refuses the turn because it may write no more; nothing is written.
     """
     before = known(connection, call)
     if before is not None:
@@ -91,15 +91,15 @@ def refuse_ended(connection: Connection, context: TurnContext) -> None:
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]
 T = TypeVar("T")
-_TEXTS = {"title", "key", "forgotten"}  # fields of a write's result that no event has
+_TEXTS = {"title", "key", "forgotten"}  # fields of a write's result that events leave out
 
 
 class Transactions:
     """The transactions of the workspace on the runtime's store.
 
     Args:
-        database: the runtime's, with the tables of `agent_runtime.store.schema`.
-        on_effect: called after every write, with an event's name and fields, which never hold a text.
+        database: the runtime's database, with the tables of `agent_runtime.store.schema`.
+        on_effect: called after every write, with an event's name and its fields. The fields never hold a text.
         right: this process's right to write; None if no other process can own the store.
     """
 
@@ -122,7 +122,7 @@ class Transactions:
     async def once(
         self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
     ) -> Outcome:
-        """Run a turn's write once, even if its call is repeated, and emit its event. Raises Denied after the turn."""
+        """Run a turn's write once, even for a repeated call, and emit an event. Raises Denied if the turn is over."""
 
         def work(connection: Connection) -> Outcome:
             return once(connection, call, scope, at, refuse_ended, lambda: write(connection))

@@ -26,7 +26,7 @@ from turnkeeper.storage.statements import Statement, among, listed, now_us, one_
 T = TypeVar("T")
 LEASE_S = 15.0
 MOST_OF_THREAD = 64  # envelopes that an owner claims at a time
-MOST_LOOKED_AT = 512  # envelopes in the search for threads; many may belong to one
+MOST_LOOKED_AT = 512  # envelopes that a search for threads reads; many may belong to one thread
 
 
 class Right:
@@ -45,12 +45,12 @@ class Right:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the owner: the running lease's, or the process's own."""
+        """The epoch of the lease under which this code runs; without a lease, the epoch of the process."""
         lease = current()
         return self._epoch if lease is None else lease.epoch
 
     def begun(self, connection: Connection, thread_id: str, graph: str) -> None:
-        """Write the digest of the graph's code with which a turn begins, since other machines may have other code."""
+        """Write the digest of the graph's code when a turn begins, because other machines may have other code."""
         if self.shared:
             _BEGUN.run(connection, thread=thread_id, graph_digest=self.digest_of_graph(graph))
 
@@ -60,7 +60,7 @@ class Right:
             raise RuntimeError("a turn may be written only under the lease of its thread")
 
     def proven(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        """Return work that first checks the right to write, in its own transaction. The check raises Conflict."""
+        """Return `work` preceded by a check of the right to write, in one transaction. The check raises Conflict."""
         if not self.shared:
 
             def owned(connection: Connection) -> T:
@@ -128,7 +128,7 @@ def wanted(connection: Connection, owner: str, most: int, besides: Collection[st
 
 
 def unfit(connection: Connection, threads_: Collection[str], lacking: Collection[str]) -> set[str]:
-    """Return the threads whose open turn began under one of these digests of a category or graph."""
+    """Return the threads with an open turn that began with one of these digests of its category or graph."""
     rows = _OPEN_TURNS.rows(connection, ids=listed(sorted(threads_)))
     return {thread for thread, grant, graph in rows if {digest(json.loads(grant)), graph} & set(lacking)}
 
@@ -140,13 +140,13 @@ def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
 
 
 def check(connection: Connection, lease: Lease) -> None:
-    """Lock the thread until the transaction ends. Raises Fenced if it has had another owner since, or none."""
+    """Lock the thread until the transaction ends. Raises Fenced if the thread was released or taken since."""
     if _CHECK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
         raise Fenced(lease)
 
 
 def release(connection: Connection, lease: Lease) -> bool:
-    """Release a thread. False if an envelope waits for it, which its owner must handle first."""
+    """Release a thread. Return False if an envelope waits, because the owner must handle the envelope first."""
     if _LOCK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
         return True  # another process owns it
     return bool(_RELEASE.run(connection, thread=lease.thread_id))
@@ -160,7 +160,7 @@ def free(connection: Connection, lease: Lease) -> None:
 def load(connection: Connection, lease: Lease, *, adopt: bool, besides: Collection[str] = ()) -> list[Row]:
     """Claim the oldest envelopes of an owned thread. With `adopt`, include envelopes that an earlier owner had claimed.
 
-    Leave fires that wait for agents other than `besides`.
+    Do not claim fires that wait for agents other than `besides`.
     """
     check(connection, lease)
     states = listed(["waiting", "claimed"] if adopt else ["waiting"])
@@ -172,12 +172,12 @@ def load(connection: Connection, lease: Lease, *, adopt: bool, besides: Collecti
 
 
 def put_back(connection: Connection, rows: Collection[Row]) -> None:
-    """Return envelopes that this transaction claimed to the queue, because another machine must begin them."""
+    """Put envelopes that this transaction claimed back into the queue, because another machine must begin them."""
     _PUT_BACK.run(connection, numbers=listed([row.number for row in rows]))
 
 
 def archive(connection: Connection, lease: Lease, number: int) -> bool:
-    """Delete a handled envelope. False if it was already deleted. Raises Fenced."""
+    """Delete a handled envelope. Return False if it was already deleted. Raises Fenced."""
     check(connection, lease)
     return bool(_ARCHIVE.run(connection, number=number))
 
@@ -189,7 +189,7 @@ def quarantine(connection: Connection, lease: Lease, number: int, reason: str) -
 
 
 def waiting_keys(connection: Connection) -> list[str]:
-    """Return the keys of unhandled envelopes, the oldest thousands of them."""
+    """Return the keys of the oldest unhandled envelopes, thousands at most."""
     keys: list[str] = _KEYS.values(connection)
     return keys
 
@@ -209,7 +209,7 @@ _RENEW = Statement(
 )
 _OWNED = Statement(select(threads.c.thread_id, threads.c.epoch).where(threads.c.owner == bindparam("me")))
 _LEAVE = Statement(delete(owners).where(owners.c.owner == bindparam("me")))
-# Spelled out, because in an upsert a column of `threads` would mean all threads.
+# A literal name, because in an upsert a column of `threads` would mean all threads.
 _OWNER_LIVES = exists().where(owners.c.owner == literal_column("threads.owner"), _LIVE)
 _OWNED_BY_LIVING = exists().where(
     threads.c.thread_id == envelopes.c.thread_id, owners.c.owner == threads.c.owner, _LIVE
@@ -225,7 +225,7 @@ _SEARCH = select(envelopes.c.thread_id).order_by(envelopes.c.number).limit(MOST_
 _FOR_OTHERS = and_(envelopes.c.kind == FIRE, envelopes.c.state == "waiting", among(envelopes.c.agent, "besides"))
 _WAITING = Statement(_SEARCH.where(_DUE, ~_BY_OTHER, ~_FOR_OTHERS))
 _LEFT = Statement(_SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING))
-# After a restore to an earlier time: above all epochs that were given out before.
+# After the restore of an older copy, the first epoch is greater than all epochs that owners ever had.
 _FIRST_EPOCH = select(sa.cast(meta.c.value, sa.BigInteger)).where(meta.c.key == "first_epoch").scalar_subquery()
 _TAKE = Statement(
     upsert(
@@ -244,7 +244,7 @@ _OPEN_TURNS = Statement(
 )
 _BEGUN = Statement(update(threads).where(threads.c.thread_id == bindparam("thread")))
 _OF = and_(threads.c.thread_id == bindparam("thread"), threads.c.epoch == bindparam("since"))
-# A process that released the thread and got no answer still considers itself its owner.
+# If the answer to a release is lost, the process still considers itself the owner of the thread.
 _CHECK = Statement(select(threads.c.epoch).where(_OF, threads.c.owner != "").with_for_update(read=True))
 _LOCK = Statement(select(threads.c.epoch).where(_OF).with_for_update())
 _WAITS = exists().where(envelopes.c.thread_id == threads.c.thread_id, or_(_DUE, envelopes.c.state == "claimed"))

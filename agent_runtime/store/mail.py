@@ -1,15 +1,15 @@
 """Recorded mail: messages between agents, fires in a terminal's inbox, and handoffs between sessions.
 
-Each kind has a table whose rows outlive its envelope. The functions run in an open transaction.
+Each kind has a table, and its rows outlive the envelopes. The functions run in an open transaction.
 
-A delegation names the sender of a turn's message, the turn behind it, and whether it has been answered.
+A delegation names the sender of a turn's message and the sender's turn, and tells whether the message is answered.
 
-The row of a terminal delivery is written once its envelope is on disk and before its sender is told so. It ends once:
-delivered if the agent's reader has archived the envelope, cancelled if it was withdrawn before that, failed if it was
-quarantined or lost.
+The row of a terminal delivery is written after its envelope is on disk and before the sender gets the receipt. Its
+state changes once: to delivered if the agent's reader archives the envelope, to cancelled if the envelope is withdrawn
+before that, to failed if it is quarantined or lost.
 
-A handoff belongs to a turn from the transaction that begins the turn. So a crash before that leaves it to the next
-turn. After a crash behind it, the same turn is shown the handoff again when it continues.
+The transaction that begins a turn also gives it the handoff. After a crash before this transaction, the next turn gets
+the handoff. After a later crash, the same turn is shown the handoff again when it continues.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ from turnkeeper.storage.statements import Statement, among, listed, storable, up
 from turnkeeper.times import to_us
 
 FOR_AUTHOR = "with-author:"  # prefix of the key of a handoff that waits for a turn with the author
-LONGEST_SHOWN = 24_000  # characters of all handoffs together that one turn is shown
+LONGEST_SHOWN = 24_000  # characters of the handoffs that one turn is shown, all together
 LARGEST = 4 * LONGEST_SHOWN + 16  # bytes that so many characters can have
 CUT = " […]"
 
@@ -74,8 +74,8 @@ class Handoff:
 def add_delegation(connection: Connection, trigger: Trigger, *, over: bool) -> None:
     """Write the sender of the message that starts a turn. Writing it again changes nothing.
 
-    If `over`, an answer is owed to agent0, or to an agent in a terminal that began the exchange. A message that answers
-    one of agent0's to such an agent settles that debt.
+    If agent0 sent the message, or an agent in a terminal that began the exchange, the turn owes an answer: at its end,
+    or now if `over`. Any other message answers the message of agent0 that it names, and settles that debt.
     """
     begins = trigger.sender == FIRST_AGENT or not trigger.parent
     state = "none" if not begins else "owed" if over else "open"
@@ -87,7 +87,7 @@ def add_delegation(connection: Connection, trigger: Trigger, *, over: bool) -> N
 
 
 def answer(connection: Connection, trigger: Trigger) -> bool:
-    """Record a message as the answer to the message it names. False if another one is, given on any machine."""
+    """Record a message as the answer to the message it names. Return False if that one has another answer already."""
     for asked in (delegations, deliveries):
         connection.execute(select(asked.c.turn_id).where(asked.c.turn_id == trigger.parent).with_for_update())
     if (answered_by := answer_to(connection, trigger.parent, trigger.sender)) is None:
@@ -122,7 +122,7 @@ def get_delegation(connection: Connection, turn_id: str) -> Delegation | None:
 
 
 def owed(connection: Connection) -> list[Delegation]:
-    """Return the messages whose turns are over and that are not answered."""
+    """Return the unanswered messages whose turns are over."""
     query = select(delegations).where(delegations.c.state == "owed").order_by(delegations.c.turn_id)
     return [Delegation(**row) for row in connection.execute(query).mappings()]
 
@@ -144,7 +144,7 @@ def terminal_deliveries_by_key(connection: Connection, keys: Collection[str]) ->
 
 
 def terminal_delivery_of_turn(connection: Connection, turn_id: str) -> TerminalDelivery | None:
-    """Return the terminal delivery whose receipt named this turn id. No such turn exists."""
+    """Return the terminal delivery whose receipt named this turn id, which no turn has."""
     query = select(*_DELIVERY).where(deliveries.c.turn_id == turn_id)
     row = connection.execute(query).mappings().one_or_none()
     return TerminalDelivery(**row) if row is not None else None
@@ -218,14 +218,14 @@ def unfinished_with_handoffs(connection: Connection) -> set[str]:
 
 
 def shown(found: Sequence[Handoff]) -> str:
-    """Return handoffs as a model sees them: each in its wrapper, the newest whole before older ones. Pure.
+    """Return handoffs as a model sees them, each in its wrapper. If they are too long, cut the oldest first. Pure.
 
     >>> shown([Handoff(key="k", agent="agent0", kind="handoff", sender="watchdog", text="it died")])
     '<channel source="agent" from="watchdog" kind="handoff" thread="">it died</channel>'
     """
     left, lines = LONGEST_SHOWN, list[str]()
     for item in reversed(found):
-        # The cut may create a token that the whole text did not have: `<channels` after its eighth letter.
+        # A cut may create a token that the whole text lacks: `<channel`, if it cuts off the last letter of `<channels`.
         said = item.text if len(item.text) <= left else sendable(f"{item.text[:left]}{CUT}", LARGEST)
         left -= len(said)
         lines.append(wrapped(sender=item.sender, kind=item.kind, thread="", text=said))

@@ -17,7 +17,7 @@ from turnkeeper.times import to_us
 
 
 def known(connection: Connection, at: datetime) -> dict[str, int]:
-    """Return the last numbers of turns and decisions that have no record."""
+    """Return, by kind, the newest number before the first record of the chain; for candidates, the time."""
     newest = {"turn": turns.c.number, "decision": interrupts.c.number, "exception": exceptions.c.number}
     return {
         "candidate": to_us(at),
@@ -46,7 +46,7 @@ def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, st
 
 
 def put_decisions(connection: Connection, at: datetime, decided: Iterable[InterruptRecord]) -> None:
-    """Record decisions about approvals and questions, and their channel. An item without a decision was undone."""
+    """Record decisions about approvals and questions, and their channel. An empty decision means a withdrawn one."""
     facts = [
         {
             "kind": "decision",
@@ -86,6 +86,6 @@ def put_exception(connection: Connection, at: datetime, one: StandingException) 
 
 
 def put_verdict(connection: Connection, at: datetime, candidate_id: str, verdict: str, text: str, by: str) -> None:
-    """Record that an author accepted or rejected a candidate with this text, and through which channel."""
+    """Record that an author accepted or rejected a candidate with this text, and the channel of the decision."""
     fact = {"kind": "candidate", "candidate": candidate_id, "verdict": verdict, "text_hash": digest(text), "by": by}
     audit.append(connection, at, [fact])

@@ -18,7 +18,7 @@ from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, partial
 metadata = sa.MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
 
-# Facts about the file itself: `incarnation` (random, of this store) and `epoch` (counts the processes that owned it).
+# Facts about the store: `incarnation` (its random name) and `epoch` (the number of processes that have owned it).
 meta = sa.Table("meta", metadata, sa.Column("key", TEXT, primary_key=True), sa.Column("value", TEXT, nullable=False))
 
 # One row for each turn, written in one transaction with its key before the turn starts.
@@ -39,7 +39,7 @@ turns = sa.Table(
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("task_id", TEXT, nullable=False),
     sa.Column("task_name", TEXT, nullable=False),
-    sa.Column("kind", TEXT, nullable=False),  # of the fire
+    sa.Column("kind", TEXT, nullable=False),  # the trigger's kind
     sa.Column("prompt", TEXT, nullable=False),
     sa.Column("payload_json", TEXT, nullable=False),
     sa.Column("read_only", sa.Boolean, nullable=False),
@@ -63,20 +63,20 @@ turns = sa.Table(
     sa.Column(
         "tries", sa.BigInteger, nullable=False
     ),  # intervals begun since the last start or resume, except drained ones
-    sa.Column("epoch", sa.BigInteger, nullable=False),  # of the process that ran the newest interval
+    sa.Column("epoch", sa.BigInteger, nullable=False),  # the epoch of the process that ran the newest interval
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
-    sa.Column("wake_after_s", sa.BigInteger),  # the wake-up time that the graph asked for, counted from the turn's end
-    # How long its approvals wait after they are asked: until a reminder, an alert, their end; 0 for never.
+    sa.Column("wake_after_s", sa.BigInteger),  # from the turn's end to the wake-up that its graph asked for
+    # Seconds from the question of an approval to its reminder, its alert and its expiry; 0 for never.
     sa.Column("approval_reminder_s", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("approval_escalation_s", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("approval_timeout_s", sa.BigInteger, nullable=False, server_default="0"),
-    # The turn's input: the name of a graph, empty for the default one, and JSON objects for the graph, or empty.
+    # The name of the turn's graph, empty for the default one; then JSON objects for the graph, each may be empty.
     sa.Column("graph", TEXT, nullable=False, server_default=""),
     sa.Column("context_json", TEXT, nullable=False, server_default=""),
     sa.Column("config_json", TEXT, nullable=False, server_default=""),
     sa.Column("input_json", TEXT, nullable=False, server_default=""),
-    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's: PROGRAM/SURFACE/KEY
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # an author's channel: PROGRAM/SURFACE/KEY
     sa.Column("run_json", TEXT, nullable=False, server_default=""),  # the options of a client's run, if it is one
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
@@ -99,7 +99,7 @@ thread_records = sa.Table(
     sa.Column("withdrawn_at_us", sa.BigInteger),  # a withdrawn thread is in no list
 )
 
-# Keys that were taken, permanently: they decide what is a duplicate.
+# All keys that were taken, kept permanently: a trigger with a taken key is a duplicate.
 keys = sa.Table(
     "keys",
     metadata,
@@ -110,7 +110,7 @@ keys = sa.Table(
     sa.Column("fire_id", TEXT, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("became", TEXT, nullable=False),
-    sa.Column("into", TEXT, nullable=False),  # the turn that took it as its answer; for a refusal, the field
+    sa.Column("into", TEXT, nullable=False),  # the turn that took the message as its answer; for a refusal, the field
     sa.Column("released", sa.Boolean, nullable=False),  # a held fire whose thread has been released since
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("became IN ('turn', 'held', 'kept', 'answer', 'refused')", name="keys_became"),
@@ -118,7 +118,7 @@ keys = sa.Table(
     sa.Index("keys_by_fire", "fire_id", "attempt"),
 )
 
-# Author messages that wait until their thread is released, whole.
+# Authors' messages, in full, that wait until their thread is released.
 kept_messages = sa.Table(
     "kept_messages",
     metadata,
@@ -154,11 +154,11 @@ turn_events = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("summary", TEXT, nullable=False),
     sa.Column("error", TEXT, nullable=False),
-    sa.Column("held_by_json", TEXT, nullable=False),  # ids of interrupts; of a review, the id of its subject
+    sa.Column("held_by_json", TEXT, nullable=False),  # ids of interrupts; for a review, the id of its subject
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),
-    # False until a runner of several machines has read it; a runner of this machine stores its own position
+    # False until the runner has read it, in a shared store; on a single machine, the runner stores its position
     sa.Column("taken", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Index("turn_events_by_turn", "turn_id", "sequence"),
     sa.Index("turn_events_left", "sequence", **partial("taken = 0")),
@@ -189,7 +189,7 @@ interrupts = sa.Table(
     sa.Column("applied", sa.Boolean, nullable=False),  # the graph has continued with the decision
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("resolved_at_us", sa.BigInteger),
-    # The times of the reminder and of the alert, due and done; and the time at which it expires.
+    # When the reminder and the alert are due and when each was sent; when the question expires.
     sa.Column("remind_at_us", sa.BigInteger),
     sa.Column("reminded_at_us", sa.BigInteger),
     sa.Column("escalate_at_us", sa.BigInteger),
@@ -200,7 +200,7 @@ interrupts = sa.Table(
     sa.Column("tool_hash", TEXT, nullable=False, server_default=""),
     sa.Column("arg_hashes_json", TEXT, nullable=False, server_default=""),
     sa.Column("once_only", TEXT, nullable=False, server_default="an earlier version asked about it"),
-    sa.Column("exception", sa.BigInteger, nullable=False, server_default="0"),  # given with the decision, or after it
+    sa.Column("exception", sa.BigInteger, nullable=False, server_default="0"),  # the standing exception given or used
     sa.CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
     sa.CheckConstraint("status IN ('pending', 'resolved', 'void')", name="interrupts_status"),
     sa.Index("interrupts_by_turn", "turn_id", "number"),
@@ -215,7 +215,7 @@ exceptions = sa.Table(
     sa.Column("interrupt_id", TEXT, nullable=False),  # the approval with which it was given
     sa.Column("task_id", TEXT, nullable=False),
     sa.Column("task_name", TEXT, nullable=False),
-    # As in that question; for an argument in `any_value` only the name counts.
+    # Copied from that approval; of an argument in `any_value`, only the name must match.
     sa.Column("kind", TEXT, nullable=False),
     sa.Column("tool", TEXT, nullable=False),
     sa.Column("missing_scope", TEXT, nullable=False),
@@ -225,7 +225,7 @@ exceptions = sa.Table(
     sa.Column("arg_hashes_json", TEXT, nullable=False),
     sa.Column("any_value_json", TEXT, nullable=False),
     sa.Column("category", TEXT, nullable=False),
-    sa.Column("category_json", TEXT, nullable=False),  # the scopes it granted then
+    sa.Column("category_json", TEXT, nullable=False),  # the category's grants at that time
     sa.Column("given_by", TEXT, nullable=False),  # PROGRAM/SURFACE/KEY
     sa.Column("given_at_us", sa.BigInteger, nullable=False),
     sa.Column("uses", sa.BigInteger, nullable=False),
@@ -297,11 +297,11 @@ deliveries = sa.Table(
     metadata,
     sa.Column("key", TEXT, primary_key=True),
     sa.Column("digest", TEXT, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False, unique=True),  # named in the receipt; no such turn exists
+    sa.Column("turn_id", TEXT, nullable=False, unique=True),  # the id in the receipt, which no turn has
     sa.Column("thread_id", TEXT, nullable=False),
     sa.Column("channel", TEXT, nullable=False),
     sa.Column("agent", TEXT, nullable=False),
-    sa.Column("name", TEXT, nullable=False),  # of the envelope, as it was put
+    sa.Column("name", TEXT, nullable=False),  # the envelope's name when it was put
     sa.Column("fire_id", TEXT, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("task_name", TEXT, nullable=False),
@@ -338,17 +338,17 @@ inbox_envelopes = sa.Table(
     **NEVER_AGAIN,
 )
 
-# Handoffs from one session of an agent to the next. A row belongs to the turn that is shown it, from its begin on.
+# Handoffs from one session of an agent to the next. From its start on, a turn owns the handoffs that it is shown.
 handoffs = sa.Table(
     "handoffs",
     metadata,
-    sa.Column("key", TEXT, primary_key=True),  # of the envelope, so that a repeated one is one row; `mail.FOR_AUTHOR`
+    sa.Column("key", TEXT, primary_key=True),  # its envelope's, so that a repeat adds no row; `mail.FOR_AUTHOR`
     sa.Column("agent", TEXT, nullable=False),
     sa.Column("kind", TEXT, nullable=False),
     sa.Column("sender", TEXT, nullable=False),
     sa.Column("text", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),  # the turn that is shown it; empty until there is one
+    sa.Column("turn_id", TEXT, nullable=False),  # the turn that is shown the handoff; empty while it waits
     sa.CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
     sa.Index("handoffs_waiting", "agent", **partial("turn_id = ''")),
     sa.Index("handoffs_by_turn", "turn_id"),
@@ -384,8 +384,8 @@ pages = sa.Table(
     sa.Column("origin", TEXT, nullable=False),
     sa.Column("lifecycle", TEXT, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),  # of the agent that produced it; empty for an author's
-    sa.Column("candidate_id", TEXT, nullable=False),  # the accepted proposal that it comes from; empty for an author's
+    sa.Column("turn_id", TEXT, nullable=False),  # the turn of the agent that produced it; empty for an author's
+    sa.Column("candidate_id", TEXT, nullable=False),  # the accepted proposal that became it; empty for an author's
     sa.Column("updated_by", TEXT, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint(_ORIGINS, name="pages_origin"),
@@ -418,7 +418,7 @@ candidates = sa.Table(
     sa.Column("candidate_id", TEXT, primary_key=True),
     sa.Column("kind", TEXT, nullable=False),
     sa.Column("channel", TEXT, nullable=False),
-    sa.Column("page_id", TEXT, nullable=False),  # the page it would become; empty for a summary
+    sa.Column("page_id", TEXT, nullable=False),  # the page that the proposal would become; empty for a summary
     sa.Column(
         "base_version", sa.BigInteger, nullable=False
     ),  # the version of that page when this was proposed; 0 if there was none
@@ -437,7 +437,7 @@ candidates = sa.Table(
     sa.Index("candidates_by_turn", "turn_id"),
 )
 
-# The sources of a candidate, as they were then: a page of the workspace and its version, or a web address.
+# The sources of a candidate when it was proposed: a page of the workspace and its version, or a web address.
 derivations = sa.Table(
     "derivations",
     metadata,
@@ -462,7 +462,7 @@ memory = sa.Table(
     sa.Column("turn_id", TEXT, nullable=False),  # empty for an author's
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
-    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's entry, the channel it came through
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # the channel through which an author wrote the entry
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
     sa.CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
     sa.CheckConstraint("form IN ('text', 'json')", name="memory_form"),
@@ -485,8 +485,8 @@ effects = sa.Table(
 )
 
 
-# The sources of a page at its last check. An author's page may name sources; an accepted candidate brings its own. They
-# show which pages a change makes doubtful.
+# The sources of a page at its last check, named by its author or by the accepted candidate. They show which pages to
+# check again after a change.
 page_links = sa.Table(
     "page_links",
     metadata,
@@ -504,7 +504,7 @@ deviations = sa.Table(
     metadata,
     sa.Column("deviation_id", TEXT, primary_key=True),
     sa.Column("kind", TEXT, nullable=False),
-    sa.Column("channel", TEXT, nullable=False),  # the turn whose conversation shows it
+    sa.Column("channel", TEXT, nullable=False),  # the channel of the conversation that shows it
     sa.Column("page_id", TEXT, nullable=False),  # the canonical page
     sa.Column("page_version", sa.BigInteger, nullable=False),
     sa.Column("says", TEXT, nullable=False),  # the statement of that page
@@ -532,8 +532,8 @@ deviations = sa.Table(
     ),
 )
 
-# Pages to check against their sources, because a source changed. A new change replaces an item by a new one, so that a
-# verdict about the earlier text cannot settle it.
+# Pages to check against their sources, because a source changed. If a source changes again, a new item replaces the old
+# one, so that a verdict about the earlier text cannot settle the new item.
 revalidations = sa.Table(
     "revalidations",
     metadata,
@@ -541,10 +541,10 @@ revalidations = sa.Table(
     sa.Column("page_id", TEXT, nullable=False),
     sa.Column("cause", TEXT, nullable=False),  # the page that changed
     sa.Column("cause_version", sa.BigInteger, nullable=False),
-    sa.Column("via", TEXT, nullable=False),  # the page's own source on the way; the cause itself if direct
+    sa.Column("via", TEXT, nullable=False),  # the page's own source that leads to the cause, or the cause itself
     sa.Column("state", TEXT, nullable=False),
     sa.Column("result", TEXT, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),  # the turn that settled it
+    sa.Column("turn_id", TEXT, nullable=False),  # the turn that settled the item
     sa.Column("note", TEXT, nullable=False),
     sa.Column("queued_at_us", sa.BigInteger, nullable=False),
     sa.Column("settled_at_us", sa.BigInteger),

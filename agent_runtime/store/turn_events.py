@@ -1,18 +1,18 @@
-"""Turn events, which the runner follows. Numbers are assigned in commit order, by the one writer, and never again.
+"""Turn events, which the runner follows. The one writer assigns numbers in commit order, and never reuses a number.
 
 The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and the final states. Between
 them, for readers that ask for details, the outcomes of a turn's proposals: PROPOSED, CONTRADICTED, REVIEWED.
 
-Events inside turns, in `bridged_events`, for tasks that an event triggers; only the names that a reader wants:
+Events inside turns, in `bridged_events`, for tasks that an event triggers. Only events that a reader wants are kept:
 
     turn_start, turn_end                        a turn begins; it is over, however it ended
     agent_start, agent_end                      its graph begins or continues after an answer; it ends, asks or pauses
-    message_end                                 the agent said something, or called tools
-    tool_execution_start, tool_execution_end    a tool that the guard let through begins to run; it gave an answer
+    message_end                                 the agent wrote a message: a text, calls of tools, or both
+    tool_execution_start, tool_execution_end    a tool begins to run after the guard admitted it; the tool has answered
 
-Each is committed with the change that it reports, or before that change can have consequences, and once: a graph that
-repeats a step after a crash reports it under the same key. Without a reader, nothing is written and nothing waits. An
-event holds names and ids, never texts or arguments of tools.
+Each event is committed with the change that it reports, or before that change can have consequences. It is stored once:
+a graph that repeats a step after a crash reports the step under the same key. Without a reader, nothing is written and
+nothing waits. An event holds names and ids, never texts or arguments of tools.
 """
 
 import hashlib
@@ -63,13 +63,13 @@ def add_event(
     """Append an outcome.
 
     Args:
-        subject: the turn, or the fire that has none.
-        state: its outcome.
+        subject: the turn, or the fire if it has no turn.
+        state: the outcome of the subject.
         trigger: the cause of the turn's newest interval: fire, author, agent or answer.
         summary: one line of the agent's text.
         error: one sentence.
         held_by: the interrupts of a held fire or of an asking turn.
-        turn: the turn whose tokens and, after a good end, wake-up time are reported.
+        turn: the turn whose tokens are reported and, after a success or a pause, its wake-up time.
     """
     wakes = turn is not None and state in {"SUCCEEDED", "SILENT", "PAUSED"}
     left = {"taken": False} if announce(connection) else {}
@@ -124,7 +124,7 @@ class BridgedRecord:
 
 
 def after(connection: Connection, sequence: int, names: Collection[str]) -> list[BridgedRecord]:
-    """Return the events of these names behind a number, in order, at most a page of them."""
+    """Return the events with these names after a number, in order, at most one page."""
     rows = _AFTER.dicts(connection, sequence=sequence, names=listed(sorted(names)), most=LARGEST_PAGE)
     return [BridgedRecord(at=from_us(row.pop("at_us")), **row) for row in rows]
 
@@ -164,7 +164,7 @@ class EventSource:
         self.wanted = names
 
     def happened(self, connection: Connection, turn_id: str, state: str, at: datetime) -> None:
-        """Report that a turn, or its graph, began, or that it waits."""
+        """Report that a turn or its graph began, or that the turn waits."""
         self._ask(connection)
         if state == "STARTED":
             self._emit(connection, "turn_start", turn_id, at)
@@ -178,7 +178,7 @@ class EventSource:
             self.wanted = frozenset(json.loads(get_meta(connection, _WANTED) or "[]"))
 
     def ended(self, connection: Connection, turn: TurnRecord, state: str, at: datetime) -> None:
-        """Report that a turn is over. `turn` is its state before that."""
+        """Report that a turn is over. `turn` is its row before the end."""
         if turn.status in FINISHED:
             return
         self._ask(connection)
@@ -187,7 +187,7 @@ class EventSource:
         self._emit(connection, "turn_end", turn.turn_id, at, state=state)
 
     def said(self, connection: Connection, turn_id: str, lines: Sequence[Said], at: datetime) -> None:
-        """Report the agent's messages among all messages of a turn. Each is kept once."""
+        """Report the agent's messages among all messages of a turn. A repeated report adds no event."""
         if "message_end" in self.wanted:
             for number, line in enumerate(lines):
                 if line.role == "agent":
@@ -217,7 +217,7 @@ class EventSource:
         if name not in self.wanted:
             return
         announce(connection)
-        # A row with the same key is the same event, reported again.
+        # A row with the same key is an earlier report of the same event.
         values = {"key": f"{turn_id}|{name}|{key}" if key else None, "name": name, "turn_id": turn_id}
         data_json = json.dumps(data, sort_keys=True)
         _ADD_BRIDGED.run(connection, **values, at_us=to_us(at), tool=tool[:128], data_json=data_json)

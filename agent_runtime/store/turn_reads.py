@@ -74,7 +74,7 @@ def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "
 
 
 def newest_that_decides(connection: Connection, thread_id: str, *, besides: str = "") -> model.TurnRecord | None:
-    """Return the newest turn that decides whether a thread's loop continues. Messages beside the loop do not decide."""
+    """Return the newest turn that decides whether a thread's loop continues: asides and agents' messages do not."""
     others = turns.c.kind.not_in([ASIDE, *AGENT_KINDS.values()])
     query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides, others)
     return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
@@ -109,7 +109,7 @@ def spoken_in(channel: str, thread_id: str) -> list[ColumnElement[bool]]:
 
 
 def as_shown(connection: Connection, found: Sequence[model.TurnRecord]) -> list[model.TurnRecord]:
-    """Return turns with the status for readers: a turn that waits for no decision any more counts as running."""
+    """Return turns with the status for readers: an interrupted turn counts as running after all its decisions."""
     halted = [turn.turn_id for turn in found if turn.status == "interrupted"]
     asked = interrupts_of(connection, halted) if halted else {}
     left = {turn_id: {one.status for one in questions if not one.applied} for turn_id, questions in asked.items()}
@@ -221,7 +221,7 @@ def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, model.K
 
 
 def key_of_turn(connection: Connection, turn_id: str) -> model.KeyRecord | None:
-    """Return the key with this turn id, whether or not it became a separate turn."""
+    """Return the key with this turn id, even if its trigger did not become a turn of its own."""
     row = _first(connection, select(keys).where(keys.c.turn_id == turn_id))
     return from_row(model.KeyRecord, row) if row is not None else None
 
@@ -236,12 +236,12 @@ def cancel_reason(connection: Connection, turn_id: str) -> str:
 
 
 def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[model.EventRecord]:
-    """Return the turn events behind a number, in order."""
+    """Return the turn events after a number, in order."""
     return [_event(row) for row in _EVENTS_AFTER.dicts(connection, sequence=sequence, most=limit)]
 
 
 def detailed_events_after(connection: Connection, sequence: int) -> list[model.DetailedEvent]:
-    """Return the turn events behind a number, in order, with fields of their turns."""
+    """Return the turn events after a number, in order, with fields of their turns."""
     rows = _DETAILED_AFTER.dicts(connection, sequence=sequence, most=LARGEST_PAGE)
     return [_event(row, model.DetailedEvent) for row in rows]
 
@@ -257,7 +257,7 @@ def newest_event(connection: Connection, turn_id: str) -> model.EventRecord | No
 
 
 def waits(connection: Connection, turn_id: str) -> bool:
-    """Return True if the newest event of a turn says that it waits for its author or for the end of a pause."""
+    """Return True if, by its newest event, a turn waits for its author or for the end of a pause."""
     event = newest_event(connection, turn_id)
     return event is not None and event.state in {"INTERRUPTED", "PAUSED"}
 

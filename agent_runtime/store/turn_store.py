@@ -43,7 +43,7 @@ class Finished:
 
     Attributes:
         released: ids of the turns whose fires may be sent again.
-        kept: messages that waited for the end.
+        kept: messages that waited for the turn's end.
         owes: True if an agent waits for an answer to the turn's message.
     """
 
@@ -56,14 +56,14 @@ class Finished:
 def _transaction(
     work: Callable[Concatenate["Store", Connection, datetime, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """Make a method one transaction with its time. In a shared store, only a thread's owner may run it."""
+    """Make a method one transaction at the current time. In a shared store, only a thread's owner may call it."""
     return _made(work, by_owner=True)
 
 
 def _act(
     work: Callable[Concatenate["Store", Connection, datetime, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """Make a method such a transaction that any process may run: an author's act, or one that its rows guard."""
+    """Make a method one transaction that any process may run: an author's act, or a change that its rows guard."""
     return _made(work, by_owner=False)
 
 
@@ -109,7 +109,7 @@ class Store:
 
     @classmethod
     async def take_over(cls, database: Database, clock: Clock, entropy: Entropy, *, shared: bool = False) -> "Store":
-        """Become the owner of the store; the previous owner can no longer write. `shared`: become one of several."""
+        """Become the owner of the store; the previous owner can no longer write. If `shared`, become one of several."""
         drawn = entropy.hex(32)
 
         def work(connection: Connection) -> Store:
@@ -192,7 +192,7 @@ class Store:
 
     @_transaction
     def refuse_unread(self, connection: Connection, at: datetime, unread: TriggerHeader, why: str, field: str) -> bool:
-        """Write that an accepted trigger failed because `field` cannot be used or read. False if its key was taken."""
+        """Write that a trigger failed because `field` cannot be used or read. Return False if its key was taken."""
         if turn_reads.get_keys(connection, [unread.key]):
             return False
         turn_writes.add_key(connection, unread, became="refused", into=field, at=at)
@@ -236,7 +236,7 @@ class Store:
     def take_answer(
         self, connection: Connection, at: datetime, trigger: Trigger, turn_id: str, interrupt_id: str
     ) -> bool:
-        """Write that a message answers an interrupt. False, and write nothing, if the interrupt was already settled."""
+        """Write that a message answers an interrupt. Return False, and write nothing, if the interrupt is settled."""
         if turn_writes.asked_of(connection, interrupt_id).status != "pending":
             return False
         decided = AuthorDecision(decision="answer", message=trigger.prompt)
@@ -249,7 +249,7 @@ class Store:
 
     @_transaction
     def try_again(self, connection: Connection, _at: datetime, turn_id: str, *, counted: bool = True) -> TurnRecord:
-        """Write that another interval of an unfinished turn begins. `counted`: it counts as a try."""
+        """Write that another interval of an unfinished turn begins. If `counted`, it counts as a try."""
         tries = _turn(connection, turn_id).tries + counted
         turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.right.epoch)
         return _turn(connection, turn_id)
@@ -275,8 +275,8 @@ class Store:
     ) -> None:
         """Write the messages of a running turn, from the line `known` on, and its tokens.
 
-        After a cancel is stored, write only tokens, which are spent, and the messages before the cancel: that is
-        `cancelled`. Without `lines`, keep the recorded messages, and tokens that `tokens` does not include.
+        If a cancel is stored, write only the tokens, because they are spent. With `cancelled`, write also the messages,
+        which precede the cancel. Without `lines`, keep the recorded messages, and never lower the recorded tokens.
         """
         self._record(connection, at, _turn(connection, turn_id), (lines, tokens), known=known, cancelled=cancelled)
 
@@ -302,12 +302,12 @@ class Store:
 
     @_transaction
     def wake(self, connection: Connection, _at: datetime, turn_id: str, after_s: int) -> None:
-        """Write the wake-up time that a turn's graph asked for. The newest counts; the turn's end reports it."""
+        """Write the wake-up time that a turn's graph asked for last. The turn's end reports it."""
         turn_writes.change_turn(connection, turn_id, wake_after_s=after_s)
 
     @_transaction
     def narrow(self, connection: Connection, _at: datetime, turn_id: str, grant_json: str) -> None:
-        """Write the rest of a turn's grant."""
+        """Write the reduced grant of a turn."""
         turn_writes.change_turn(connection, turn_id, grant_json=grant_json)
 
     @_transaction
@@ -320,10 +320,10 @@ class Store:
         without_task: approval.Waits = approval.FOR_EVER,
         holding: Collection[int] = (),
     ) -> exceptions.Asked:
-        """Write that a turn waits for its author, and how long if it is a turn `without_task`.
+        """Write that a turn waits for its author; `without_task` sets how long if no task started the turn.
 
-        Questions that the author already decided, in a question of the graph's own or by a standing exception among
-        `holding`, are decided in the same transaction. If this decides all of them, no event says that the turn waits.
+        Approve at once the calls that the author approved when the graph itself asked, and those that an exception in
+        `holding` allows. If this decides all questions, no turn event reports that the turn waits.
         """
         turn = _turn(connection, turn_id)
         turn_writes.mark_applied(connection, tuple(turn.answers))
@@ -352,7 +352,7 @@ class Store:
     ) -> list[str]:
         """Write that a turn waits again for the answers that its graph refused. Return the ids of these questions.
 
-        Only questions of the graph's own are asked again: without any, write nothing. `left` are the interrupts that
+        Only the graph's own questions are asked again; if there are none, write nothing. `left` are the interrupts that
         the thread waits for.
         """
         turn = _turn(connection, turn_id)
@@ -382,7 +382,7 @@ class Store:
 
     @_transaction
     def look_again(self, connection: Connection, at: datetime, turn_id: str) -> None:
-        """Request a look at a paused turn at the end of its pause."""
+        """Ask the thread's owner to look at a paused turn at the end of the pause."""
         turn = _turn(connection, turn_id)
         self._look(connection, at, turn.thread_id, turn_id, until=turn.paused_until)
 
@@ -403,8 +403,8 @@ class Store:
 
         `state` is succeeded, failed or cancelled; a succeeded turn without text may become silent. `error` is one
         sentence, for failed and cancelled. `said` holds all messages of the turn, with its tokens, if known. `returned`
-        is its graph's text, and True if the graph said it: the turn's text if it has no other. `wakeup_tool` names the
-        tool with which the turn asks for its next iteration.
+        is the text that the graph returned, and True if it is a message; a turn without other text gets this text.
+        `wakeup_tool` names the tool with which the turn asks for its next iteration.
         """
         turn = _turn(connection, turn_id)
         if said is not None:
@@ -423,7 +423,7 @@ class Store:
         if turn.status in FINISHED:
             return Finished(state=turn.status)
         turn_id, cancelled = turn.turn_id, turn_reads.is_cancelled(connection, turn.turn_id)
-        state = "cancelled" if cancelled and state == "succeeded" else state  # as was promised
+        state = "cancelled" if cancelled and state == "succeeded" else state  # the cancel was acknowledged
         silent = state == "succeeded" and turn.grant.silent and turn.trigger == "fire"
         ended = "silent" if silent and not turn_writes.has_spoken(connection, turn_id) else state
         summary = turn_writes.last_words(connection, turn_id)[:LONGEST_SUMMARY]
@@ -567,11 +567,11 @@ class Store:
     def told(
         self, connection: Connection, at: datetime, interrupt_id: str, what: Literal["reminded_at", "escalated_at"]
     ) -> bool:
-        """Write that the author was reminded of an approval, or alerted. False if that was written, or is over."""
+        """Write that the author was reminded or alerted. Return False if that was written or the approval is over."""
         return turn_writes.mark_told(connection, interrupt_id, what, at)
 
     def _look(self, connection: Connection, at: datetime, thread_id: str, why: str, until: Any = None) -> None:
-        """Request a look at a thread by its owner, which may be another process or a later one."""
+        """Ask the owner of a thread, which may be another process, to look at the thread; now, or after `until`."""
         if self.right.shared:
             handover.look(connection, thread_id, f"{why} {to_us(at)}", at, until=until)
 

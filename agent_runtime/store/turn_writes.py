@@ -33,14 +33,14 @@ from turnkeeper.errors import NotFound
 from turnkeeper.storage.statements import Statement, number_in_order, storable, upsert
 from turnkeeper.times import to_us
 
-_OWN = {"grant", "prompt", *triggers.INSTANTS}  # what a turn's row has in columns of another form
+_OWN = {"grant", "prompt", *triggers.INSTANTS}  # fields of a trigger that a turn's row stores in another form
 _COPIED = [item.name for item in fields(Assignment) if item.name not in _OWN]
 _INSTANTS = ("remind_at", "reminded_at", "escalate_at", "escalated_at", "expires_at")  # of a question
 _ASKED = (
     *("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question"),
     *("tool_hash", "once_only"),
 )
-POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
+POSITIONS_APART = 100  # between two messages of a graph, with room for an author's answers
 
 
 def started_by(turn: TurnRecord) -> str:
@@ -130,14 +130,14 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
 
 
 def add_line(connection: Connection, turn_id: str, line: Said, at: datetime) -> None:
-    """Write a line behind the turn's messages: an author's answer, or the text that its graph returned."""
+    """Write a line after the turn's messages: an author's answer, or the text that its graph returned."""
     newest = connection.execute(select(func.max(messages.c.position)).where(messages.c.turn_id == turn_id)).scalar()
     position = (newest or 0) + 1
     put_message(connection, turn_id, position + (position % POSITIONS_APART == 0), line, at)
 
 
 def add_call(connection: Connection, turn_id: str, call: ToolUse, at: datetime) -> None:
-    """Write a call that no message of the graph holds, once: a node that runs again makes it again."""
+    """Write a call that no message of the graph holds. Write it once, although a node that runs again repeats it."""
     known = select(messages.c.position).where(
         messages.c.turn_id == turn_id, messages.c.tool_calls_json.contains(call.id)
     )
@@ -182,7 +182,7 @@ def add_interrupts(
 def settle_interrupt(
     connection: Connection, interrupt_id: str, decided: approval.AuthorDecision, at: datetime, by: str = ""
 ) -> bool:
-    """Write an author's decision, and its channel. False, and write nothing, if another decision came first."""
+    """Write an author's decision and its channel. Return False, and write nothing, if another decision came first."""
     settled = connection.execute(
         update(interrupts)
         .where(interrupts.c.interrupt_id == interrupt_id, interrupts.c.status == "pending")
@@ -203,7 +203,7 @@ def settle_interrupt(
 def mark_told(
     connection: Connection, interrupt_id: str, told: Literal["reminded_at", "escalated_at"], at: datetime
 ) -> bool:
-    """Write that the author was reminded or alerted. False if that was written before, or the question is settled."""
+    """Write that the author was reminded or alerted. Return False if that was written, or the question is settled."""
     column = interrupts.c[f"{told}_us"]
     row = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id, interrupts.c.status == "pending")
     return bool(connection.execute(row.where(column.is_(None)).values({column: to_us(at)})).rowcount)
@@ -259,8 +259,8 @@ def release_held(connection: Connection, thread_id: str, at: datetime, *, why: s
 
 
 def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str, str]:
-    """Return an error if an approval of a turn expired, one if its author rejected a call, and the calls that an
-    exception allowed; else empty texts. A refusal does not count if the turn asked again and got the tool.
+    """Return three texts, each may be empty: the error of an expired approval, the error of rejected calls, and
+    the calls that exceptions allowed. A refusal does not count if a later call of the same tool was allowed.
     """
     asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
     denied = [one for one in asked if not any(_got(later, one) for later in asked)]
@@ -278,13 +278,13 @@ def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str, s
 
 
 def _got(later: InterruptRecord, item: InterruptRecord) -> bool:
-    """Return True if a call of the same tool was asked about after a decision, and allowed."""
+    """Return True if `later` asked about the same tool after the decision on `item`, and was allowed."""
     after = item.resolved_at is not None and later.created_at >= item.resolved_at
     return after and later.tool == item.tool and later.decision in {"approve", "edit", "answer"}
 
 
 def graph_of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
-    """Return the graph columns of a turn that never starts: its thread's, whatever its trigger named."""
+    """Return the graph columns of a turn that never starts: those of its thread, even if its trigger differs."""
     newest = turn_reads.newest_on_thread(connection, trigger.thread_id)
     return {} if newest is None else {name: getattr(newest, name) for name in OF_GRAPH}
 
@@ -313,7 +313,7 @@ def last_words(connection: Connection, turn_id: str) -> str:
 
 
 def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
-    """Return the error for a self-paced turn whose wake-up request failed. Empty if it made none, or may not.
+    """Return the error of a self-paced turn whose wake-up requests all failed. Empty if it made none.
 
     `tool` is the tool for the request. A request with wrong arguments counts, since the turn wants to continue; a
     request that the author rejected does not.

@@ -248,7 +248,7 @@ def told_sent(sent: wire.SendMessageResponse, text: str) -> str:
 
 
 def would_end(channel: str, change: Callable[[Any], Any], *, thread_id: str = "") -> str:
-    """Return the self-paced loop that a message into a channel would end; empty if there is none, or no answer."""
+    """Return the self-paced loop that a message would end; empty if there is none, or the runtime does not answer."""
     look = wire.SendMessageRequest(channel=channel, thread_id=thread_id, look=True)
     try:
         return str(change(look).takes_over)
@@ -330,7 +330,7 @@ def triage(
 
 
 def _next(channel: str, seen: Collection[str], going: set[str]) -> tuple[wire.ConversationTurn, Waiting, Item] | None:
-    """Return the first pending item that was not shown yet; None if there is none, also none that turns ask next."""
+    """Return the first pending item that was not shown yet; None if there is none and no decided turn asks again."""
     for turn in _waiting(channel):
         waiting = Waiting()
         waiting.update(turn)
@@ -374,7 +374,7 @@ def _show(turn: wire.ConversationTurn, item: Item) -> None:
 
 
 def _ask(waiting: Waiting, item: Item) -> Command | None:
-    """Return the author's decision on the only pending item; without an item to skip it; None to leave."""
+    """Return the author's decision on the only pending item; a command without an item skips it, None leaves."""
     offered = _ways_of(item)
     while True:
         sys.stdout.flush()

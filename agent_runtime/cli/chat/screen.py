@@ -74,7 +74,7 @@ class LineView:
         self._out = out
         self._layout = drawn.Lines(width=out.width, wide=wide)
         self._shown = drawn.Shown()
-        self._turn = ""  # whose lines were printed last
+        self._turn = ""  # the turn whose lines were printed last
         self._open = ""  # the turn with an unfinished line
         self._speeches: dict[str, _Speech] = {}
 
@@ -158,7 +158,7 @@ class Screen:
         self._typing = typing
         self._shown = drawn.Shown()
         self._speeches: dict[str, _Speech] = {}
-        self._last = ""  # whose lines were printed last
+        self._last = ""  # the turn whose lines were printed last
         self._typed = ""
         self._status = ""
         self._loops: list[str] = []

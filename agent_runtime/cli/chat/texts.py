@@ -14,7 +14,7 @@ _BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
 
 
 def broken(text: str) -> str:
-    r"""Return Markdown whose line breaks are those of the text, as writers of chat messages expect.
+    r"""Return Markdown that keeps the line breaks of a text, as writers of chat messages expect.
 
     >>> broken("- one\nThen\nthis")
     '- one\n\nThen  \nthis'
@@ -35,7 +35,7 @@ def _runs_on(line: str, then: str) -> bool:
 
 
 def answer_text(text: str) -> str:
-    """Format a tool's answer in one line; of a JSON object, show each field, and each list by its length.
+    """Format a tool's answer in one line; for a JSON object, show each field, and the length of each list.
 
     >>> answer_text('{"pages": [{"page": "garden"}, {}], "more": false, "title": "Garden"}')
     'pages: 2, more: false, title: Garden'

@@ -191,7 +191,7 @@ def _place_of(tier: str, channel: str, thread: str, key: str = "") -> tuple[str,
 
 
 def _place_of_only(key: str) -> tuple[str, str]:
-    """Return the tier and owner of the only entry with this key, or else the only one whose key begins so.
+    """Return the tier and owner of the only entry with this key, or else the only one whose key begins with it.
 
     Raises InvalidInput or NotFound.
     """
@@ -221,7 +221,7 @@ def _show(row: Row, output: Output) -> None:
 def named(ask: Ask, request: Any, **how: str) -> Any:
     """Send a request about a page or a memory entry, which may be named by the beginning of its name.
 
-    Raises NotFound with suggestions, or Conflict if several names begin so.
+    Raises NotFound with suggestions, or Conflict if several names have this beginning.
     """
     try:
         return ask(request, **how)

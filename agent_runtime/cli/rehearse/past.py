@@ -100,7 +100,7 @@ class Found:
 
 
 def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: str, limit: int, name: str = "") -> Found:
-    """Rehearse the category of a file; `name` is for the smallest sufficient category, default that of the file.
+    """Rehearse the category of a file; `name` replaces the name of the smallest sufficient one.
 
     Raises NotFound or InvalidInput, for the file, the name or `since`.
     """
@@ -116,7 +116,7 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     outcome = rehearsal.rehearse(category, turns, tools)
     if name:
         outcome = replace(outcome, least=replace(outcome.least, name=name))
-        read_draft_text(Path(f"{name}.toml"), rehearsal.to_toml(outcome.least), settings)  # refuses what is no name
+        read_draft_text(Path(f"{name}.toml"), rehearsal.to_toml(outcome.least), settings)  # refuses an invalid name
     return Found(category, turns, outcome, rehearsal.offers(category, tools), declared and not category.autonomous)
 
 

@@ -1,7 +1,7 @@
 """Rehearsal: the effect of another category on past turns, and the smallest category that suffices. Pure.
 
-Each past tool call is checked with the same `judge` as the guard's. The needs of a call are found by judging it under a
-category that grants nothing, so the two never disagree.
+`judge`, which the guard uses too, checks each past tool call. To find the needs of a call, `judge` checks it under a
+category that grants nothing, so rehearsal and guard never disagree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The inboxes of a runtime whose store other machines share, with the notifications between them."""
+"""Inboxes in a store that several machines share, and the notifications between the machines."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from turnkeeper.v1 import agent_runtime_pb2
 def open_mailboxes(
     basis: Basis, store: Store, arrived: Signal, categories: Categories, live: LiveOutput
 ) -> SharedMailboxes:
-    """Open the inboxes of this machine's agents, and report to the other machines what it can do."""
+    """Open the inboxes of this machine's agents, and report to the other machines what this one can do."""
     beside = open_database(basis.url)
     basis.stack.callback(beside.close)
     beside.check = nodes.refuse_restored(basis.clock)
@@ -96,14 +96,14 @@ def _facts(basis: Basis, categories: Categories) -> Callable[[], dict[str, str]]
 
 
 def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
-    """Return the facts on which a fire depends but that this machine cannot use; empty for a damaged request."""
+    """Return the category and the graph of a fire that this machine cannot use; empty for a damaged request."""
     found = []
     try:
         request = agent_runtime_pb2.FireRequest.FromString(data)
         categories.get(request.category)
     except (InvalidInput, NotFound):
         found.append(f"category {request.category}")
-    except Exception:  # noqa: BLE001  who reads it whole says what is wrong with it
+    except Exception:  # noqa: BLE001  the reader of the envelope reports the fault
         return []
     try:
         catalog.require(request.graph)

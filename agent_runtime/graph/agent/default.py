@@ -203,7 +203,7 @@ def build_graph(
 ) -> CompiledStateGraph[Any, TurnContext, Any, Any]:
     """Return the compiled graph of our own agent.
 
-    `middleware` runs inside the briefing's and must include the guard, without which every tool runs without a check.
+    `middleware` runs inside the briefing. It must include the guard, because without the guard no tool call is checked.
     Clock and environment default to the process's; only the delays of a demonstration use the clock.
 
     Raises:

@@ -1,6 +1,6 @@
 """Memory as LangGraph's store: `runtime.store` in a graph, or `InjectedStore` in a tool.
 
-The entries are those of our own tools, in the same table, behind the same scopes. The gate decides about each operation
+The entries are those of our own tools, in the same table, under the same scopes. The gate decides about each operation
 as about a tool call, and the operation checks the scope again. If a node is run again, its writes still happen once. A
 write counts as a tool call of its turn. Outside a turn there is no memory to read or write.
 """
@@ -38,7 +38,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def holds(value: Any, wanted: Mapping[str, Any] | None) -> bool:
-    """Return whether a value passes a filter: by field, a value, or operators such as `$gte`.
+    """Return whether a value passes a filter, which holds a value or operators such as `$gte` for each field.
 
     Only an object has fields.
 
@@ -327,7 +327,7 @@ def _inside(spot: Spot, own: Spot) -> bool:
 
 
 def _may_fill(spot: Spot, own: Spot, turn: TurnContext) -> bool:
-    """Return whether a search may also return entries that do not match: in a graph's own part, if it may read all.
+    """Return whether a search may return entries that do not match: in a graph's own part, if the turn may read all.
 
     A search by meaning, which LangGraph's graphs expect, returns every entry.
     """

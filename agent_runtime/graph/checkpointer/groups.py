@@ -71,7 +71,7 @@ class Checkpoints:
             self._writing.execute(self._begin)
             _together(self._writing, self.admit(batch))
             self._writing.execute("COMMIT")
-        except BaseException:  # noqa: BLE001  whose fault it was shows when they are tried one by one
+        except BaseException:  # noqa: BLE001  trying the calls one by one shows which one fails
             _undo(self._writing)
             self._one_by_one(batch)
 
@@ -81,7 +81,7 @@ class Checkpoints:
             for call in self.admit(batch):
                 _alone(self._writing, call)
             self._writing.execute("COMMIT")
-        except BaseException as error:  # noqa: BLE001  nothing of the batch is on disk: everyone is told
+        except BaseException as error:  # noqa: BLE001  nothing of the batch is on disk: every caller gets an error
             _undo(self._writing)
             for call in batch:
                 call.error = call.error or error
@@ -95,7 +95,7 @@ class Checkpoints:
 
 
 def _together(connection: Connection, batch: Sequence[Call]) -> None:
-    """Do a batch's work. Gather rows, keeping the order within each table and the order of functions among all."""
+    """Do a batch's work. Gather rows by table, in order; before a function runs, write the rows gathered so far."""
     gathered: dict[str, list[Rows]] = {}
     for call in batch:
         work = work_of(call)

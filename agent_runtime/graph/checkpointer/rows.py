@@ -259,8 +259,8 @@ def changes(
     The place is a thread, a namespace and a checkpoint id; an empty id means the newest.
 
     Returns:
-        By channel, the writes before the checkpoint, oldest first and without its own; `seed` is the value that they
-        apply to, left out if there is none.
+        By channel, the writes before the checkpoint, oldest first; the checkpoint's own writes are left out. `seed` is
+        the value before these writes, if there is one.
     """
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}
@@ -364,7 +364,7 @@ def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None
     """Make every later id of this process greater than those in the tables, or those of one thread.
 
     Raises:
-        Corrupt: that is impossible; new checkpoints would look old, and would be pruned.
+        Corrupt: ids cannot be made greater; new checkpoints would look old, and would be pruned.
     """
     of_thread = (f"{_NEWEST} AND thread_id = ?1", [thread_id]) if thread_id else (_NEWEST,)
     (newest,) = connection.execute(*of_thread).fetchone()
@@ -375,7 +375,7 @@ def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None
     before = module._last_v6_timestamp  # noqa: SLF001
     module._last_v6_timestamp = max(before or 0, _time_of(newest))  # noqa: SLF001
     if str(uuid6()) <= newest:
-        module._last_v6_timestamp = before  # noqa: SLF001  a file that is refused moves no other file's ids
+        module._last_v6_timestamp = before  # noqa: SLF001  a refused file must not change the ids of other files
         what = f"checkpoint {newest} has a time in the future"
         raise Corrupt(what, where=path, hint="set the machine's clock right, then start again")
 

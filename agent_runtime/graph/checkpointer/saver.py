@@ -1,6 +1,6 @@
 """LangGraph's checkpointer interface on a file or database that commits in groups.
 
-Each method makes a plan of work for a thread of the file. The plan is offered to threads and to event loops.
+Each method plans work for one of the file's two threads. `_both` makes a blocking and an awaitable method of it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _MOST_BYTES = 2_500  # bytes of all names in a key, limited by PostgreSQL's inde
 class _Plan(Generic[R]):
     """The plan of a method: its work, its thread, the conversion of its result, and how long it may be delayed.
 
-    A task's writes also name their thread.
+    The plan of a task's writes also names LangGraph's thread, as `results_of`.
     """
 
     thread: WorkerThread
@@ -47,7 +47,7 @@ class _Plan(Generic[R]):
     results_of: str = ""
 
     async def run(self, unsaved: dict["asyncio.Future[Any]", str]) -> Any:
-        """Do the work. Delayed work stays among the unsaved, with its thread, until it is on disk."""
+        """Do the work. Until delayed work is on disk, `unsaved` holds it with LangGraph's thread."""
         if not self.hold_s:
             return await self.thread.run(self.work)
         saved = self.thread.begin(self.work, hold_s=self.hold_s)

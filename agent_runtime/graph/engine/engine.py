@@ -1,4 +1,4 @@
-"""Running of intervals: give a graph input, answers or nothing, until an end, an interrupt, a limit or a drain.
+"""Running of intervals: continue a graph with input, answers or nothing, to an end, an interrupt, a limit or a drain.
 
 No other module runs graphs. This module knows threads, checkpoints and messages, but not the turn table.
 """
@@ -44,7 +44,7 @@ class Input:
         payload_json: a JSON object with the prompt, or empty.
         note: how the turn before ended, if that matters; else empty.
         input_json: a JSON object with fields of the graph's input, or empty.
-        end: the thread's end, if it was just read.
+        end: the snapshot of the thread's end, if the caller has just read it.
         run_json: the options of a client's run, whose input is `input_json` alone; empty for any other turn.
     """
 
@@ -99,7 +99,7 @@ class Ended:
     """The result of an interval.
 
     Attributes:
-        stopped: at the end, an interrupt, an error, the category's time limit, or a drain.
+        stopped: why the interval ended: the graph's end, an interrupt, an error, a time limit, or a drain.
         error: one sentence; empty except for `failed` and `timeout`.
         step: the turn's messages and costs; without messages, the stored messages stay.
         refused: after a failure, the answered interrupts whose step raised; they are pending again.
@@ -349,7 +349,7 @@ class Engine:
             control.request_drain()
 
     async def seal(self, thread_id: str) -> Any:
-        """Bring a thread whose turn is over to its end: keep finished steps, give up the others.
+        """Bring a thread whose turn is over to its end: keep finished steps, discard the others.
 
         Returns:
             LangGraph's snapshot of that end.
@@ -363,7 +363,7 @@ class Engine:
         raise RuntimeError(f"thread {thread_id} did not reach its end in {MOST_SEALS} steps")
 
     def unread(self, trigger: Trigger) -> str:
-        """Say what of a trigger the graph would not read; empty if it would read all. Raises InvalidInput."""
+        """Return an error if the graph would not read all of a trigger, else an empty text. Raises InvalidInput."""
         if self._foreign:
             self._configured.made(trigger.context_json, trigger.config_json)
         return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json)
@@ -490,7 +490,7 @@ class Engine:
         if decided["type"] == "edit":
             try:
                 await stops.change(self._graph, standing, decided["edited_action"]["args"])
-            except Exception as error:  # noqa: BLE001  the question stands again, whatever is wrong with the edit
+            except Exception as error:  # noqa: BLE001  after any error in the edit, the author is asked again
                 why = _sentence(error, self._secrets)
                 return order, Ended(stopped="failed", error=why, refused=frozenset({standing.id}))
         return (Answers(values=answers) if answers else Continue()), None
@@ -503,7 +503,7 @@ class Engine:
     def _run_config(
         self, turn: TurnContext, before: str, progress: _Progress, run: Mapping[str, Any], more: Sequence[Any]
     ) -> dict[str, Any]:
-        """Return the config of an interval: our keys, and what a client's run may add."""
+        """Return the config of an interval: our keys, and the keys that a client's run may add."""
         config, asked = _config(turn.thread_id, turn=turn, before=before, run=run), run.get("config") or {}
         config |= {
             name: asked[name] for name in ("recursion_limit", "tags", "run_name", "max_concurrency") if name in asked
@@ -544,7 +544,7 @@ class Engines:
         return self._engines[self.catalog.graph_of(graph)]
 
     def unread(self, trigger: Trigger, newest: Any) -> str:
-        """Say what of a trigger its graph would not read; empty if it would read all, or cannot run now.
+        """Return an error if the graph would not read all of a trigger; empty if it would, or if it cannot run now.
 
         `newest` is the newest turn of its thread, if any. Raises InvalidInput if the graph would refuse the input.
         """

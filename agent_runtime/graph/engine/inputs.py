@@ -197,7 +197,7 @@ class InputSchema:
         return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
 
     def is_whole(self, prompt: str, input_json: str, run_json: str) -> bool:
-        """Return True if `input_json` is the graph's whole input: of a client's run, or with messages of its own."""
+        """Return True if `input_json` is the graph's whole input: for a client's run, or if it holds messages."""
         return bool(run_json) or (self.keeps_messages and not prompt and MESSAGES in json.loads(input_json or "{}"))
 
     def raw(self, turn_id: str, input_json: str, known: Sequence[AnyMessage], window: Window | None) -> tuple[Any, str]:
@@ -260,7 +260,7 @@ class InputSchema:
         return given[INPUT] if self.whole else given
 
     def unread(self, prompt: str, payload_json: str, input_json: str) -> str:
-        """Say why the graph would not read a turn's prompt; empty if it would. Raises InvalidInput as `value` does."""
+        """Return why the graph would not read a turn's prompt; empty if it would. Raises InvalidInput like `value`."""
         fields = self.with_handoff(input_json, "")
         if self.is_whole(prompt, fields, ""):
             self.raw("", fields, (), None)

@@ -8,8 +8,8 @@ the state. So a slow reader gets fewer and longer pieces, delays no turn, and co
 with the complete turn, from the store.
 
 LangChain asks for callback handlers whenever a model or a tool is about to run, in our own graph and in an author's
-graph. The answer is computed at that moment. If no reader follows the turn's channel, there is no handler, and models
-do not stream. Otherwise the next model or tool publishes its output.
+graph. This module answers at that moment. If no reader follows the turn's channel, there is no handler, and
+models do not stream. Otherwise the next model or tool publishes its output.
 """
 
 import asyncio
@@ -220,8 +220,8 @@ class Listener:
         """Return the unread output of running turns, one piece per turn.
 
         Args:
-            ready: returns whether the reader has all messages of a turn, by its id, before the message of that number.
-                Other turns are left for the next call.
+            ready: returns True if the reader has the first messages of a turn, given the turn's id and their number.
+                If it returns False, the turn waits for the next call.
         """
         mine = {turn_id: one for turn_id, one in self._states.items() if one.channel == self._channel}
         if self._passes_on:
@@ -309,7 +309,7 @@ class LiveOutput:
         self._ring(channel)
 
     def over(self, turn_id: str) -> None:
-        """End a turn, whose messages are on disk or were discarded."""
+        """End the output of a turn after its messages were stored or discarded."""
         if self._states:
             self._tell(self._states.pop, turn_id, None)
 

@@ -61,4 +61,4 @@ def apply() -> None:
     """Make the changes, for this process."""
     setattr(AsyncPregelLoop, "aaccept_push", _accept_push)  # noqa: B010  there is no other place between two tasks
     setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a loop that saves sets its own
-    setattr(factory, "traceable", _traced_if_asked)  # noqa: B010  it is not for others to set, says the type checker
+    setattr(factory, "traceable", _traced_if_asked)  # noqa: B010  the type checker refuses a plain assignment

@@ -62,7 +62,7 @@ def _levels(snapshot: StateSnapshot) -> Iterator[StateSnapshot]:
 
 
 async def given_so_far(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Given:
-    """Return the earlier answers of the steps at which a thread stands."""
+    """Return the earlier answers to the current steps of a thread."""
     given: Given = {}
     async for level, writes in _writes(graph, saver, config):
         for step, channel, value in writes:
@@ -85,7 +85,7 @@ async def take_back(
         raised = {step for step, channel, _ in writes if channel == ERROR}
         raised -= {step for step, channel, _ in writes if channel not in WRITES_IDX_MAP}
         asked = [(step, {item.id for item in value}) for step, channel, value in writes if channel == INTERRUPT]
-        kept = {one for step, ids in asked if step not in raised for one in ids}  # of calls that did not raise
+        kept = {one for step, ids in asked if step not in raised for one in ids}  # of steps that did not raise
         for step, ids in asked:
             if step not in raised or not (ids & set(answered)) - kept:
                 continue
@@ -96,7 +96,7 @@ async def take_back(
 
 
 async def _writes(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Any:
-    """Yield the config of each checkpoint at which a thread and its subgraphs stand, and the writes of its steps."""
+    """Yield the configs of the current checkpoints of a thread and its subgraphs, each with the writes of its steps."""
     for level in _levels(await graph.aget_state(config, subgraphs=True)):
         found = await saver.aget_tuple(level.config)
         if found is not None:

@@ -29,8 +29,8 @@ class RunEvent:
 
     Attributes:
         number: from 1, in the thread; gaps mean that events were dropped.
-        mode: one of :data:`MODES`; `protocol` for an event of a message in the form of the newer protocol; `lifecycle`
-            of a subgraph; or `status` of the turn.
+        mode: one of :data:`MODES`, or `protocol` (an event of a message in the newer protocol), `lifecycle` (of a
+            subgraph) or `status` (of the turn).
         namespace: the path of subgraphs; empty for the graph itself.
     """
 
@@ -68,7 +68,7 @@ class Ring:
     def start_of(self, turn_id: str, *, resumed: bool = False) -> int:
         """Return the number before the first event of a turn, or of the newest one if `turn_id` is empty.
 
-        `resumed`: after the turn last waited for a person.
+        With `resumed`, return the number at which the turn last waited for a person, if it did.
         """
         of = turn_id or (self.events[-1].turn_id if self.events else "")
         own = [one for one in self.events if one.turn_id == of]
@@ -83,7 +83,7 @@ class RunEvents:
         self._rings: OrderedDict[str, Ring] = OrderedDict()
 
     def ring(self, thread_id: str) -> Ring:
-        """Return a thread's ring, a new one if it has none; the ring that was not used for longest is dropped."""
+        """Return a thread's ring, or make one. If there are too many, drop the least recently used idle ring."""
         ring = self._rings.setdefault(thread_id, Ring())
         self._rings.move_to_end(thread_id)
         while len(self._rings) > MOST_THREADS:
@@ -208,7 +208,7 @@ def _fields(values: Any) -> dict[str, Any]:
 
 
 class _MessageEvents(BaseCallbackHandler):
-    """Hears the events of models that a node streams in the newer protocol: LangGraph's mode `messages` lacks them."""
+    """Records events of models that a node streams in the newer protocol; LangGraph's mode `messages` lacks them."""
 
     run_inline = True
 

@@ -1,4 +1,4 @@
-"""States and schemas of a graph as LangGraph's API has them, and the turns in an imported thread's state."""
+"""States and schemas of a graph in the form of LangGraph's API, and the turns in an imported thread's state."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ _MESSAGES = {"type": "array", "items": {"type": "object"}}
 
 
 def to_json(value: Any) -> str:
-    """Return a value of a graph as JSON, as LangGraph's API writes it: a message is the object of its fields."""
+    """Return a graph's value as JSON, in the form of LangGraph's API: a message becomes an object with its fields."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError):  # keys that are no texts, or a value that contains itself

@@ -49,7 +49,7 @@ class Stop:
         return tuple(dict.fromkeys(task.name for level in self.levels for task in level.tasks))
 
     def question(self) -> RaisedInterrupt:
-        """Return the question to the author: the next steps, and the state's own fields, which he may change."""
+        """Return the question to the author: the next steps, and the state's own fields, which the author may edit."""
         takes = _WAYS if len(self.levels) == 1 else _WAYS[:2]
         shown = _fields(self.levels[0].values) if len(self.levels) == 1 else {}
         note = "\n".join([self.why, *(line for level in self.levels for line in _calls(level.values))])

@@ -1,4 +1,4 @@
-"""All graphs of a home: their names, and the authors' graphs opened.
+"""All graphs of a home: find their names, and open the authors' graphs.
 
 The graph of `agent0` is the default one. If its reference points into a `langgraph.json`, the other graphs of that file
 are available too, by their names there; `[graphs]` adds more. If a graph other than the default one cannot be loaded or
@@ -24,7 +24,7 @@ async def open_graphs(settings: Settings, home: Home, environ: Mapping[str, str]
     """Open all graphs of a home, and close their resources at the end of the block.
 
     Raises:
-        InvalidInput: a worker has a graph, the default graph cannot be made, or as :func:`read_catalog` does.
+        InvalidInput: a worker has a graph, the default graph cannot be made, or :func:`read_catalog` raises it.
     """
     for name, agent in settings.agents.items():
         if agent.graph and name != FIRST_AGENT:

@@ -1,4 +1,4 @@
-"""Loading of an author's graph, in any form that LangGraph projects use: find it, make it, give it to the engine.
+"""Loading of an author's graph in any form that LangGraph projects use, from its reference to the engine.
 
 `project` finds the graph without importing anything. An error in the author's code becomes one InvalidInput with the
 place in the code.
@@ -49,7 +49,7 @@ _RUNTIME = (sdk_runtime._ExecutionRuntime, sdk_runtime._ReadRuntime)  # noqa: SL
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """An author's graph, made.
+    """An author's graph after it was made.
 
     Attributes:
         kind: the forms around the graph, outermost first: `factory, builder`.
@@ -308,7 +308,7 @@ class Opened:
     def bind(self, saver: BaseCheckpointSaver[Any]) -> Graph:
         """Return the graph with our checkpoints, and with the guard around its tool calls.
 
-        Its tools never have a scope of ours, whatever their names: each has `tool:<name>` and counts as a write.
+        No tool of the graph has a scope of ours, whatever its name: each has `tool:<name>` and counts as a write.
 
         Raises:
             InvalidInput: the graph must not run.

@@ -87,7 +87,7 @@ class Reference:
 
     @property
     def ignored(self) -> dict[str, str]:
-        """The keys of `langgraph.json` that have no effect here, and what that means."""
+        """The keys of `langgraph.json` that have no effect here, each with the consequence."""
         stated = self.stated.items()
         return {key: _meaning(key, value) for key, value in stated if key not in _USED and _meaning(key, value)}
 

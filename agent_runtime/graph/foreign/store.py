@@ -27,7 +27,7 @@ class StoreSettings:
     Attributes:
         index: the configuration of search by meaning; None for search by words.
         embed: the project's name of the embedding function or provider.
-        ignored: the unused keys, and what that means.
+        ignored: the unused keys, and the consequence.
     """
 
     index: IndexConfig | None = None

@@ -5,7 +5,7 @@ where a value should come from, but a caller, such as a model, may give another 
 is LangGraph's own: by its class, or because a `ToolNode` put this very object into this very call. An object without an
 exact content is not shown either if the tool marks it as injected, because no model can give an object.
 
-Two values are the same if their contents are: their classes, with code and attributes, and all values inside them,
+Two values are equal if their contents are equal: their classes, with code and attributes, and all values inside them,
 including those that `str()` leaves out, cuts or hides. A secret (`SecretStr` and the like) counts with its content, but
 is shown as asterisks. A value without an exact content is a problem: a call that needs an approval is then refused.
 """
@@ -44,7 +44,7 @@ class Written:
 
     Attributes:
         shown: JSON for the author.
-        digest: of their content; equal for equal contents only.
+        digest: the digest of their content; equal only for equal contents.
         problem: why they cannot be shown to the author; empty if they can.
         plain: True if they are plain JSON.
     """
@@ -63,7 +63,7 @@ class _Injected:
 
 
 def write(args: Mapping[str, Any]) -> Written:
-    """Write arguments: those that :func:`chosen` returns, or plain JSON."""
+    """Write arguments, which :func:`chosen` returned or which are plain JSON."""
     writer = _Writer()
     shown, content = writer.write(dict(args), "", 0)
     digest = hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
@@ -149,7 +149,7 @@ class _Writer:
         return written
 
     def _of_base(self, base: type, value: Any, at: str, depth: int) -> tuple[Any, Any]:
-        """Write the value that an object holds as one of Python's own classes, whatever its own class does."""
+        """Write the value that an object holds as one of Python's own classes, with no method of the object's class."""
         if base is bytes:
             raw = bytes.__getitem__(value, slice(None))
             return repr(raw), ["bytes", raw.hex()]
@@ -298,7 +298,7 @@ def _names_of(tool: BaseTool) -> _Names:
         return known[1]
     found = _get_all_injected_args(tool)
     replaced = {name for name in (*found.state, found.store, found.runtime) if name} | found.all_injected_keys
-    marked = found.all_injected_keys | tool._injected_args_keys  # noqa: SLF001  what a schema leaves out
+    marked = found.all_injected_keys | tool._injected_args_keys  # noqa: SLF001  a schema leaves these out
     names = _Names(marked=frozenset(marked), replaced=frozenset(replaced))
     _KNOWN[key] = (weakref.ref(tool, lambda _gone: _KNOWN.pop(key, None)), names)
     return names

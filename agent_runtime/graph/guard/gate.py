@@ -53,7 +53,7 @@ class RepeatedCalls:
         """Return a name that distinguishes a call from identical calls and stays the same if the node is run again.
 
         Args:
-            call: all that is known about the call.
+            call: a text with all known facts about the call.
         """
         run = configurable().get(_IN_TASK)  # made anew for each run of a node
         with self._lock:
@@ -72,7 +72,7 @@ def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
 
 
 def direct_id(about: str) -> str:
-    """Return the id of a call that no model made, from a text that says which call it is."""
+    """Return the id of a call that no model made, from a text that identifies the call."""
     return f"direct-{hashlib.sha256(about.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
@@ -202,7 +202,7 @@ def unchanged(context: TurnContext) -> TurnContext:
 
 
 class Gate:
-    """Decides about calls. The turn says what the author was asked and approved before."""
+    """Decides about calls. The turn's context holds the earlier questions to the author and his approvals."""
 
     def __init__(
         self,
@@ -243,10 +243,10 @@ class Gate:
 
     @contextmanager
     def subagent(self, category: Category, admitted: TurnContext | None = None) -> Iterator[TurnContext]:
-        """Put a subagent's turn around the block: the common grants of its parent and its own category.
+        """Run the block as a subagent's turn, with the grants that its parent and its own category have in common.
 
-        No graph inside can exceed these grants, with or without the yielded context. Its category's limit of calls
-        counts this subagent's calls; each of them also counts for the turn.
+        No graph inside can exceed these grants, with or without the yielded context. The category's limit applies to
+        this subagent's calls; each call also counts for the turn.
 
         `admitted` is the turn as admitted for the starting call; an author's approval may have widened it.
 
@@ -398,7 +398,7 @@ def _ask(question: dict[str, Any]) -> Any:
 
 
 class _Names:
-    """The owners of tool names: a grant names one tool, and if two tools have the name, it counts for neither."""
+    """The owners of tool names. A grant names one tool; if two tools have the name, the grant counts for neither."""
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
         self._found = {id(tool): (tool, tool.name) for tool in tools}

@@ -1,8 +1,8 @@
-"""The guard under every tool call of the process, whatever its caller and its way to the tool.
+"""The guard under every tool call of the process, from any caller and by any way to the tool.
 
 An author's graph binds its own tools to a `ToolNode` or to an agent inside a node or another tool, or calls
 `tool.invoke` itself. All of these calls reach `BaseTool.run` or `BaseTool.arun`. While a runtime watches, both ask the
-gate first. A call that our own agent's guard let through passes once; calls inside a tool are separate calls.
+gate first. A call that our own agent's guard admitted passes once; calls inside a tool are separate calls.
 
 A plain `ToolNode` runs all calls of a message as one task: on a resume, finished calls would run again, and answers
 would be matched to calls by their order. So while a runtime watches, each call becomes a task of its own, as in
@@ -15,9 +15,8 @@ their inner call of the same tool with the same arguments then passes.
 Tasks that a node or a tool leaves running act for no turn. A process that is forked, or started by `multiprocessing`,
 can call no tool, because its calls could be neither judged nor counted here.
 
-A running call has its own events while somebody has asked for them. One is written before the tool begins, and one
-after its answer, before the answer is used. Tools run on the event loop and in threads; both wait here until the event
-is on disk.
+If a reader wants the events of tools, each call writes two: one before the tool begins, and one after its answer and
+before the answer is used. Tools run on the event loop and in threads; both wait here until the event is on disk.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ _START, _END = OF_TOOLS
 
 
 class ToolEvents:
-    """Writes the events of tools into the turn's events, while somebody has asked for them, and nodes' own calls."""
+    """Writes the calls that nodes make themselves and, while a reader wants them, the events of all tool calls."""
 
     def __init__(self, database: Database, store: Store, clock: Clock) -> None:
         self._loop = asyncio.get_running_loop()
@@ -80,7 +79,7 @@ class ToolEvents:
         self._store.event_source.news.notify()
 
     def event(self, name: str, run: "Execution", **outcome: Any) -> Callable[[Connection], None]:
-        """Return the work that writes one event; it writes nothing if the turn is over, which a tool may outlive."""
+        """Return the work that writes one event; if the tool has outlived its turn, the work writes nothing."""
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
@@ -101,8 +100,8 @@ class ToolEvents:
 class Execution:
     """One admitted call of a tool.
 
-    A call that is interrupted, by a cancel or by a question to the author, has not ended: it is made again, or its turn
-    is over.
+    A call that a cancel or a question to the author interrupts has not ended: the graph makes it again, or the turn is
+    over.
 
     Attributes:
         call: the same whenever the graph makes this call again, and unique in the turn.
@@ -447,7 +446,7 @@ def _alone(call: Any, state: Any) -> dict[str, Any]:
 def _result(work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except Exception as error:  # noqa: BLE001  raised again once all calls have come to something
+    except Exception as error:  # noqa: BLE001  raised again after all calls have ended
         return error
 
 
@@ -463,7 +462,7 @@ def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
     for result in results:
         for item in result if isinstance(result, list) else [result]:
             outputs.extend(item[node._messages_key] if isinstance(item, dict) else [item])  # noqa: SLF001
-    return node._combine_tool_outputs(outputs, kind)  # noqa: SLF001  one answer of many, as the node makes it
+    return node._combine_tool_outputs(outputs, kind)  # noqa: SLF001  the node's own way to combine answers
 
 
 def refuse_all() -> None:

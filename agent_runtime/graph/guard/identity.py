@@ -29,7 +29,7 @@ from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
 from fractions import Fraction
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
-from uuid import UUID  # noqa: TID251  the class, to know one by; none is made here
+from uuid import UUID  # noqa: TID251  only to recognize UUIDs; none is made here
 from zoneinfo import ZoneInfo
 
 from langchain_core.runnables import Runnable
@@ -70,7 +70,7 @@ _LIBRARY = frozenset(
 _NOT_CODE = frozenset(
     {"__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "_abc_impl"}
     | {"__annotations_cache__", "__static_attributes__", "__firstlineno__", "__signature__", "__class_vars__"}
-    | {"__slotnames__"}  # Python's own note, made when an object of the class is first copied or pickled
+    | {"__slotnames__"}  # Python adds this when an object of the class is first copied or pickled
     | {"_value2member_map_"}  # of an enum: it grows with each combination of flags
 )
 _LABELS = frozenset({"metadata", "tags"})  # of LangChain's own classes of tools: only callbacks see them
@@ -137,11 +137,11 @@ class _Writer:
         self._cycles = self._values = 0
 
     def held(self, value: Any) -> str:
-        """Return the digest of a value of the tool itself; of its object, if the value has no content."""
+        """Return the digest of one of the tool's own values; if it has no content, identify it by its object."""
         around, self._values = dict(self._around), 0
         try:
             return self.write(value, outer=True)
-        except Exception as error:  # noqa: BLE001  classes of the author's may raise anything when they are looked at
+        except Exception as error:  # noqa: BLE001  reading an object of the author's class may raise anything
             self._around = around
             why = str(error) if isinstance(error, _InexactError) else f"it holds an object of {_name(type(value))}"
             self.problem = self.problem or (why if type(error) is _InexactError else f"{why}, which cannot be read")
@@ -318,7 +318,7 @@ def _is_of_module(kind: type) -> bool:
 def _variable(value: object) -> str | None:
     """Return the name of the module's variable that holds a bare object; None if none does.
 
-    If several modules hold it, the one whose code makes it counts, because others may be imported later or never.
+    If several modules hold the object, the module that makes it counts: others may be imported later or never.
     """
     if (known := _VARIABLES.get(id(value))) is not None:
         return known[1]
@@ -439,10 +439,10 @@ _KEPT: deque[int] = deque()  # ids of kept objects, so that no other object gets
 
 
 def _serial(value: Any) -> str:
-    """Return a name for an object that no later object gets.
+    """Return a name for an object; no later object gets the same name.
 
-    An object that cannot be weakly referenced is kept alive. Only the newest of these keep their names; an older one
-    gets a new name later, so that its tool counts as another one.
+    An object that cannot be weakly referenced is kept alive. Only the newest of these objects keep their names; an
+    older one later gets a new name, so that its tool counts as another tool.
     """
     key = id(value)
     known = _SERIALS.get(key)

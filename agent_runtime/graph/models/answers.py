@@ -1,6 +1,6 @@
 """The result of one model call: a fault and whether to retry, or an answer and the calls in it that may run.
 
-An error is read from its HTTP response and from the names of its classes, so that no provider's package is needed. From
+An error is classified by its HTTP response and the names of its classes, so that no provider's package is needed. From
 version 1.6 on, LangChain raises one family of errors for all providers; before that, providers raise their own.
 
 LangChain completes a truncated JSON object as well as it can. So a call with half its arguments looks complete, and a

@@ -132,7 +132,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         """Call the model until it gives a usable answer.
 
         Raises:
-            ModelFailed: the model gave none.
+            ModelFailed: the model gave no usable answer.
             Exhausted: the day's tokens are used up.
             MachineTrouble: this machine failed, not the model's server.
         """
@@ -150,7 +150,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
                 return self._answered(request, response, this, lost, turn_id)
             except GraphBubbleUp:
                 raise
-            except Exception as error:  # noqa: BLE001  read, recorded, and raised again in words of ours
+            except Exception as error:  # noqa: BLE001  classified, logged, and raised again in our own words
                 lost = _sum(lost, this.pieces.tokens)
                 wait_s = self._after(error, this, lost, turn_id, secrets_of(request.model))
             await self._around.clock.sleep(wait_s)

@@ -3,10 +3,10 @@
 Memory: read the tiers, merge entries that say the same, forget outdated ones. An entry is outdated in three cases: it
 says until when it is valid and that day is over; a newer entry gives its subject (`subject: value`) another value; or
 the prompt sets an age (`older than 90 days`) and the entry is unchanged for longer. An author's entries stay. If all
-calls of a fire succeed, it says nothing, because they are on record.
+calls of a fire succeed, its text is empty, because the calls are on record.
 
 Research: a sweep over the sources in a prompt, and the subagents that read and check sources. If a prompt names more
-pages than one fire reads, the next fire continues after the last page; its address is kept in the channel's memory. If
+pages than one fire reads, the next fire continues after the last page; the channel's memory holds that address. If
 the prompt asks for a review, a reviewer checks each proposal against its source.
 
 Re-validation: if a page of the queue and its changed source state the same fact differently, the rules record the
@@ -33,7 +33,7 @@ MOST_CHANGES = 25  # in one turn; the next turn continues
 MEMORY_SIGNATURE = "(Done by the rule-based offline model, which compares words and dates and does not reason.)"
 _AGE = re.compile(r"(?:older than|(?:not|un)\s*touched for)\s+(\d{1,4})\s+(day|week|month|year)s?\b", re.IGNORECASE)
 _DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
-NEARLY = 0.8  # the shared part of all words of two texts
+NEARLY = 0.8  # two texts are equal if they share this part of their words
 LEAST_WORDS = 4  # shorter texts are equal only if their words are the same
 LONGEST_SUBJECT = 6  # words
 _UNTIL = re.compile(r"\b(?:until|expires(?: on)?|valid until)\s+(\d{4}-\d{2}-\d{2})\b", re.IGNORECASE)
@@ -89,7 +89,7 @@ def subject(text: str) -> str:
 
 
 def expired(text: str, today: str) -> bool:
-    """Return whether a text says that it is valid until a day that is over.
+    """Return whether a text names the last day of its validity, and that day is over.
 
     Args:
         text: such as `The bridge is closed until 2026-03-01`.
@@ -163,7 +163,7 @@ def consolidate(brief: Brief, done: Done) -> Step:
 
 
 def longest_age_days(prompt: str) -> int | None:
-    """Return after how many unchanged days the prompt wants entries forgotten; None if it sets no age.
+    """Return the age in days from which the prompt wants unchanged entries forgotten; None if it sets no age.
 
     >>> longest_age_days("Tidy up; forget what is older than 2 weeks"), longest_age_days("Tidy up")
     (14, None)
@@ -240,7 +240,7 @@ def _close_memory(brief: Brief, done: Done) -> str:
 MOST_SOURCES = 5  # read by one turn
 MOST_POINTS = 5  # sentences of one source in a proposal
 MOST_QUOTES = 3  # sentences of one source in a report
-PLACE = "swept up to"  # with the task's name: the key of the last address that the fire before read
+PLACE = "swept up to"  # with the task's name: the memory key of the last address that was read
 SUPPORTED = 0.75  # the part of a claim's words that one supporting sentence must hold
 COMPARED = "(By the rule-based offline model, which compares words and does not reason.)"
 _ATTACHMENT = re.compile(r"\battachment:([a-z0-9-]+)/(\S*[^\s.,;:!?)\]])", re.ASCII)
@@ -306,7 +306,7 @@ def _place(brief: Brief) -> str:
 
 
 def _due(brief: Brief, done: Done) -> list[str]:
-    """Return the addresses for this fire: those after the last one read, then from the first again."""
+    """Return the addresses for this fire: those after the last one that was read, then the first ones again."""
     named = addresses(brief.prompt)
     kept = rules.entries(done, "memory_search")
     last = next((entry["text"] for entry in kept if entry["key"] == _place(brief)), "")

@@ -1,4 +1,4 @@
-"""The rules as a chat model: from LangChain's messages to tool calls or a text, always the same for the same turn.
+"""The rules as a chat model: it answers LangChain's messages with tool calls or a text, always the same for a turn.
 
 An answer can also be streamed in pieces, as other models stream.
 """
@@ -88,7 +88,7 @@ class OfflineModel(BaseChatModel):
     async def _astream(
         self, messages: list[BaseMessage], *_args: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        """Stream the same answer piece by piece, at the speed of a fast reader, while somebody follows it."""
+        """Stream the same answer piece by piece, at the speed of a fast reader, while a reader follows it."""
         parts = pieces(self._answer(messages, **kwargs))
         clock: Clock = self.clock
         for part in parts:
