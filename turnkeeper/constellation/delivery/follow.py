@@ -146,7 +146,7 @@ class Settler:
         ]
 
     async def _answer(self, thread: str, turn_id: str) -> str:
-        """Return the last words of a turn's agent. Empty if it said nothing, or its turn was deleted."""
+        """Return the last text of a turn's agent. Empty if the agent wrote no text, or the turn was deleted."""
         asked = agents.GetConversationRequest(thread_id=thread, limit=NEWEST_TURNS)
         turns = (await self._daemons.GetConversation(asked)).turns
         said = [one.text for turn in turns if turn.turn_id == turn_id for one in turn.messages if one.role == "agent"]

@@ -39,7 +39,7 @@ class Target(BaseModel):
         tasks: the names of the tasks; empty for all.
         channels: the channels; empty for all.
         quiet: the hours of each day in which nothing is sent, as HH:MM-HH:MM; empty for none.
-        digest: the time of day, HH:MM, at which all results since the last time go out as one; empty: each by itself.
+        digest: the time of day, HH:MM, at which one delivery has all results since the last; empty: one for each.
         timezone: the IANA zone of `quiet` and `digest`; empty for UTC.
     """
 
@@ -89,9 +89,9 @@ class Target(BaseModel):
         return kind in self.on and fits
 
     def due(self, kind: str, now: datetime) -> tuple[datetime, bool]:
-        """Return when a delivery that is ready now goes out, and True if it waits for the daily digest.
+        """Return when to send a delivery that is ready now, and True if it waits for the daily digest.
 
-        A question never waits for the digest. Nothing goes out in quiet hours.
+        A question never waits for the digest. Nothing is sent in quiet hours.
         """
         gathers = bool(self.digest) and kind in {"success", "failure"}
         at = _next(time.fromisoformat(self.digest), now, self.zone) if gathers else now

@@ -225,7 +225,7 @@ class Courier:
             return inbox.claim(16)
 
     async def _deliver(self, inbox: bus.Inbox, item: bus.Claimed) -> None:
-        """Deliver one envelope, however long it takes. Quarantine an undeliverable one, and tell agent0."""
+        """Deliver one envelope, without a time limit. Quarantine an undeliverable envelope, and notify agent0."""
         envelope = item.envelope
         try:
             if envelope.kind in _CROSS:

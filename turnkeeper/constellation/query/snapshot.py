@@ -196,7 +196,7 @@ class Snapshot:
         return sqlite3.SQLITE_OK
 
     def _judge(self, action: int, first: str | None, second: str | None, store: str | None, within: str | None) -> int:
-        """Decide whether a statement may do something; SQLite asks for each action while it compiles."""
+        """Decide whether a statement may do an action; SQLite calls this for each action while it compiles."""
         self._named |= {first or "", within or ""}  # to count a view's rows, SQLite names its tables
         if action == sqlite3.SQLITE_READ:
             wanted = (store or "", first or "", second or "")

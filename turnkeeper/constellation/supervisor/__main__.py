@@ -31,7 +31,7 @@ _BLIND_S = 1.0  # if the kernel cannot report a process's end
 
 
 class Supervisor:
-    """The loop of ticks, until it is told to end or no process should run."""
+    """The loop of ticks, until a signal ends it or no process should run."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class Deliverer:
         self._envelope = import_module("turnkeeper.bus.envelope")
 
     def deliver_all(self) -> list[str]:
-        """Deliver every waiting draft. Return the ids of those delivered now. Raises Exhausted: call again."""
+        """Deliver every waiting draft. Return the ids of the delivered drafts. After Exhausted, call it again."""
         return [done for path in drafts(self._home) if (done := self._deliver(path))]
 
     def _deliver(self, path: Path) -> str:

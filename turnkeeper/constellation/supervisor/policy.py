@@ -74,7 +74,7 @@ class Sight:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Start the daemon. `crashed` is True if it ran before and ended by itself."""
+    """Start the daemon. `crashed` is True if it ran before and ended without a request."""
 
     id: str
     crashed: bool

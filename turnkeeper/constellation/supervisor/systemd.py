@@ -104,7 +104,7 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def remove_all(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Remove files from a folder. Return those that existed."""
+    """Remove files from a folder. Return the files that existed."""
     there = [folder / name for name in names if (folder / name).exists()]
     for path in there:
         path.unlink()

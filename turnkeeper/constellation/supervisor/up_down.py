@@ -180,7 +180,7 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: 
         _raise_if_unreachable(home, daemon, 0.0 if serving_since is None else clock.monotonic() - serving_since)
         _raise_if_failed(home, daemon)
         if daemons.process_of(home, daemon) is None and (trouble := why_unwritable(home.run)) is not None:
-            raise trouble  # the supervisor starts nothing meanwhile, and continues by itself
+            raise trouble  # the supervisor starts nothing meanwhile, and later continues on its own
         if supervisor is not None and _ended(supervisor) and not is_held(home, daemons.SUPERVISOR.name):
             log = daemons.log_of(home, daemons.SUPERVISOR)
             raise TurnkeeperError("the supervisor ended", where=str(log), hint="read its log")

@@ -311,7 +311,7 @@ def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
 
 
 class Troubles:
-    """Alerts to the author about trouble of the machine: one while it lasts, even if it soon comes back.
+    """Alerts to the author about trouble of the machine: one while it lasts, also if it pauses briefly.
 
     Nothing is kept on disk, since the disk may be in trouble. An alert that no route accepts is tried again at each
     tick while the trouble lasts.

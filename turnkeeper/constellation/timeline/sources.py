@@ -101,7 +101,7 @@ class Sources:
         yield from _in_order(found, wanted)
 
     def restarts(self, wanted: Wanted) -> Iterator[Record]:
-        """Return the newest phase of each start, and the reason of a failure."""
+        """Return the newest phase of each start, and why a start failed."""
         found = []
         for path in markers.found(self._home, markers.STATUS):
             says = markers.read_marker(path)

@@ -167,7 +167,7 @@ def _mark(connection: Connection, of: Recorder, drawn: str) -> str:
 
 
 _OWNS = "SELECT EXISTS (SELECT FROM runtime.owners WHERE until_us > extract(epoch FROM clock_timestamp()) * 1000000)"
-# Microseconds since 1970 exceed all epochs given out by then, also to threads that no longer exist.
+# The time in microseconds since 1970 exceeds every epoch so far, also the epochs of threads that no longer exist.
 _MARKED = (
     """INSERT INTO runtime.meta (key, value) VALUES ('incarnation', :drawn), ('first_epoch', CAST(:at_us AS text))
         ON CONFLICT (key) DO UPDATE SET value = excluded.value""",
@@ -241,7 +241,7 @@ def _rows(file: Any, table: Table) -> Iterator[dict[str, Any]]:
 
 
 def _go_on_numbering(connection: Connection, file: Any, table: Table) -> None:
-    """Make the database number new rows after every row that the file ever had."""
+    """Make the database give new rows higher numbers than any row of the file ever had."""
     for column in table.primary_key:
         sequence = f"pg_get_serial_sequence('{table.schema}.{table.name}', '{column.name}')"
         if not connection.execute(text(f"SELECT {sequence}")).scalar():

@@ -1,7 +1,7 @@
 """`turnkeeper move`: the home moves to another place, and every command finds it there.
 
-A file in the old place points to the new one. So a variable, a service or a program that names the old place still
-works, and no command makes a second home there by mistake.
+A file in the old place points to the new place. So a variable, service or program that uses the old place still works,
+and no command makes a second home there by mistake.
 """
 
 import os

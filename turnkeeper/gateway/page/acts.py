@@ -84,7 +84,7 @@ class Acts:
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def decide_several(self, request: Request) -> Response:
-        """Accept or reject the ticked proposals, each by itself, and report how many were decided."""
+        """Accept or reject each of the ticked proposals, and report how many were decided."""
         form = request.scope["form"]
         does, ids = form.get("do", ""), [key.removeprefix("pick-") for key in form if key.startswith("pick-")]
         titles, text = [form[f"pick-{id_}"] for id_ in ids], form.get(form.get("do", ""), "").strip()
@@ -233,7 +233,7 @@ class Acts:
     async def _act(
         self, request: Request, asked: Message, told: str | Callable[[Any], str], default: str, undo: str = ""
     ) -> Response:
-        """Ask a daemon for a change; return to the page, and report the change by `told`."""
+        """Ask a daemon for a change; return to the page, and report the change with the text of `told`."""
         try:
             answer = await self._ask(need(request, Scope.WORK), asked)
         except Unsure as error:

@@ -88,7 +88,7 @@ class Answers:
 
     Attributes:
         away: the daemons that did not answer when they were last asked, and since when.
-        moved: called when a daemon goes away or returns.
+        moved: called when a daemon stops answering or answers again.
     """
 
     def __init__(self, gateway: Gateway) -> None:

@@ -1,5 +1,5 @@
-// Sends the forms that change something. The button shows at once that it works. If no answer comes, the page says so and
-// keeps what was typed.
+// Sends the forms that change something. The button shows at once that the request runs. If no answer comes, the page
+// says so and keeps the typed text.
 import {content} from './live.mjs';
 
 const SLOW_MS = 2000;
@@ -15,7 +15,7 @@ document.addEventListener('submit', (event) => {
 
 async function send(form, button) {
   const id = form.elements.request_id;
-  if (id && !id.value) id.value = crypto.getRandomValues(new Uint32Array(4)).join('-'); // sent again, it counts once
+  if (id && !id.value) id.value = crypto.getRandomValues(new Uint32Array(4)).join('-'); // a repetition counts once
   const body = new URLSearchParams(new FormData(form, button));
   form.dataset.busy = 'yes';
   button?.setAttribute('aria-busy', 'true');
@@ -59,7 +59,7 @@ function swap(text) {
   window.htmx.swap({sourceElement: target, target, select: '#content', selectOOB: '#menu:outerMorph', swap: 'outerMorph', text});
 }
 
-// While one types into the form of a task, the server says when it would run, and what would change.
+// While one types into the form of a task, show when the task would run, and what would change.
 let typed = 0;
 document.addEventListener('input', ({target}) => {
   const number = ++typed;
@@ -86,7 +86,7 @@ function say(form, text) {
   if (!note.isConnected) place[place === form ? 'append' : 'prepend'](note);
 }
 
-// After the server is back, the page says what became of a decision that it did not answer.
+// When the server answers again, the page shows the outcome of a decision that it did not answer.
 document.addEventListener('htmx:after:settle', ({target}) => {
   if (!lost || target !== content() || content().querySelector('.away')) return;
   const {action, about} = lost;

@@ -1,6 +1,6 @@
-// Keys. Without this script every page reads and every form sends; only the keys are missing.
+// Keys. Without this script, pages and forms work; only the keys are missing.
 // On a card of a decision: a approves, r, e and t open what they need, 1 to 9 choose an answer; j and k move.
-// Anywhere: an element with data-key is pressed by its key.
+// Anywhere: the key in an element's data-key presses the element.
 const one = (query, at = document) => at.querySelector(query);
 const all = (query, at = document) => [...at.querySelectorAll(query)];
 const OPENS = {r: 'reject', t: 'answer', e: 'edit'};

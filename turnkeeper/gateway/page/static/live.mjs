@@ -1,5 +1,5 @@
-// Keeps an open page up to date: hints make htmx ask for it again, turns and speech of a conversation go where they
-// belong, and times tick. One connection, and only while the page is seen.
+// Keeps an open page up to date: a hint makes htmx request the page again, the turns and speech of a conversation are
+// inserted, and times count on. There is one connection, only while the page is visible.
 const AGAIN_MS = 1000;
 const SILENT_MS = 1300; // the server sends something each second
 const ASK_MS = 750;
@@ -38,7 +38,7 @@ function hear() {
   delete document.body.dataset.gone;
 }
 
-// Asks why nothing is heard: the server is down or hangs, or it no longer knows this browser.
+// Finds out why no event arrives: the server is down or hangs, or the session of this browser is over.
 async function ask() {
   if (asking) return;
   asking = true;
@@ -54,7 +54,7 @@ async function ask() {
     if (gone.hidden) gone.querySelector('time').textContent = new Date(since).toTimeString().slice(0, 8);
     gone.hidden = false;
     missed = true;
-    document.body.dataset.gone = 'yes'; // what the daemons do is not known either
+    document.body.dataset.gone = 'yes'; // the state of the daemons is not known either
   }
   document.getElementById('out').hidden = status !== 401;
 }
@@ -82,7 +82,7 @@ function showTurn({id, html}) {
   if (follow) scrollTo(0, document.documentElement.scrollHeight);
 }
 
-// As turnkeeper/console/unseen.py does it. Here, as `offset` counts the characters of the text before.
+// Does the same as turnkeeper/console/unseen.py, but here, because `offset` counts characters of the unescaped text.
 const MEANT = /(?<=[^\0-\x7f\p{Cf}\p{DI}])(?:\p{VS}?[\u200c\u200d](?=[^\0-\x7f\p{Cf}\p{DI}])|\p{VS})/u;
 const ANY = /[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u2800\ufffc\p{Cf}\p{DI}]/u;
 const UNSEEN = new RegExp(`(${MEANT.source})|${ANY.source}`, 'gu');

@@ -1,5 +1,5 @@
-// The palette: Ctrl K or Cmd K opens it on any page; / goes to the search field of a list, or opens it as well.
-// It offers the pages, what this page can do, and each task, conversation and page by its name.
+// The palette: Ctrl K or Cmd K opens it on any page; / goes to the search field of a list, or else opens the palette.
+// The palette offers the pages, the actions of this page, and each task, conversation and workspace page by name.
 const MOST = 50;
 const palette = document.getElementById('palette');
 const field = palette.querySelector('input');
