@@ -4,9 +4,9 @@ A fire is recorded as `sent` on disk after the stream connects and before its re
 fire may have arrived or not. It stays `sent` and is sent again with the same id and attempt until the runtime answers,
 however late that is. Only a definite refusal makes a fire unsent again.
 
-With overlap `cancel-running`, a waiting fire also asks to cancel the turn before it. This request is on disk with the
-fire and survives a restart. It is repeated until the runtime answers or the turn ends. A turn that waits for its author
-is not cancelled.
+With overlap `cancel-running`, a waiting fire also asks to cancel the turn ahead. The request is on disk with the fire
+and survives a restart. It is repeated until the turn ends, and less often once the runtime has answered. A turn that
+waits for its author is not cancelled.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Pace:
 
     Attributes:
         concurrency: the most caught-up fires that run at once.
-        stagger_s: the shortest time between two of them, in seconds.
+        stagger_s: the shortest time between two caught-up fires, in seconds.
     """
 
     concurrency: int = 4
@@ -394,7 +394,7 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
 def record_receipts(
     session: Session, receipts: list[wire.FireReceipt], keys: list[Key | None], now: datetime
 ) -> planning.Planned:
-    """Record accepted fires; make refused fires unsent again and plan their tasks. Return the log records."""
+    """Record accepted fires; make refused fires unsent again and plan their tasks. Return the result."""
     answered = list(zip(receipts, keys, strict=True))
     plain = {key.entry_id: (receipt, key) for receipt, key in answered if key is not None and _is_plain(receipt, key)}
     attempts = session.fires.unanswered_attempts(plain) if plain else {}

@@ -65,7 +65,7 @@ class News(NamedTuple):
 
 
 class Follower:
-    """A reader of the runtime's turn events, which records each exactly once, in order."""
+    """A reader of the runtime's turn events, which records each event exactly once, in order."""
 
     def __init__(
         self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, log: EventLog, wakes: Wakes
@@ -142,7 +142,7 @@ class Follower:
 
 
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
-    """Apply turn events to fires, then plan the tasks whose state changes; return the log records."""
+    """Apply turn events to fires, then plan the affected tasks; return the result."""
     ids = {item.fire_id for item in news}
     fires = {fire.fire_id: fire for fire in session.locked(lambda: list(session.fires.by_ids(ids).values()))}
     before, recorded, moves = dict(fires), list[log_records.LogRecord](), list[Moved]()
@@ -260,7 +260,7 @@ def _instant(stamp: Timestamp, now: datetime) -> datetime:
 
 
 class RuntimeEvents:
-    """A reader of events inside turns, which records each exactly once, in order, for the tasks that wait for it.
+    """A reader of the events inside turns that tasks wait for. It records each event exactly once, in order.
 
     The runtime is asked only for the names that a task waits for, and again when these names change. While no task
     waits for an event, the runtime stores none.

@@ -110,7 +110,7 @@ class SharedHandover:
 
     Attributes:
         connected: True if a runtime was running at the last check.
-        refusal: always empty, because a fire that no runtime accepts fails.
+        refusal: always empty, because a fire fails if no runtime accepts it.
     """
 
     def __init__(

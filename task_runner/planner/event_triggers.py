@@ -47,7 +47,7 @@ class Standing:
     """The state of a task from which :func:`decide` decides about its triggers.
 
     Attributes:
-        open: its open entries, of every kind.
+        open: the task's open entries, of every kind.
         newest: its newest fire of an event, settled or not.
         opened_at: the time of the event that opened the debounce window of `newest`.
         records: the records of triggers since `opened_at`.

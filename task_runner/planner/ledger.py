@@ -151,7 +151,7 @@ def _tried_again(fire: Fire, at: datetime, error: str) -> Fire:
 
 
 def _released(fire: Fire, at: datetime, why: str) -> Fire:
-    """Return a held fire as unsent, for its next attempt. Catch-up then decides whether it is late."""
+    """Return a held fire as unsent, for its next attempt. Catch-up then decides whether the fire is late."""
     return replace(
         fire,
         outcome=Outcome.PENDING,

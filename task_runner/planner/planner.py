@@ -207,7 +207,7 @@ def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -
 def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_at: datetime | None) -> Fire | None:
     """Return the record of the times that came due and do not fire; None if there are none.
 
-    While a fire of an event is unsent, these are all due times. After a turn, they are the times due before its end.
+    While a fire of an event is unsent, the record covers all due times. After a turn, it covers those before its end.
     """
     awaited = event_triggers.is_awaited(snapshot.open)
     if not awaited and (record := event_triggers.debounced(snapshot, timetable, now)):
@@ -396,7 +396,7 @@ class Alone:
 
     Attributes:
         plan: the changes to write. The fire in the plan is not yet ready.
-        until: the end of the span in which the time is on time; not later than the task's next time.
+        until: the latest instant at which the due time is on time.
         following: the task's next time; None if there is none.
     """
 

@@ -94,7 +94,7 @@ def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[d
 
 
 def put_off(fire: Fire, task: Task, due: Callable[[datetime], datetime]) -> Fire:
-    """Return an unsent scheduled fire as not ready before its due time, from which its full grace period counts."""
+    """Delay the ready time and the grace period of an unsent scheduled fire to its due time; return the fire."""
     if fire.outcome not in _YET_TO_GO or fire.kind is not FireKind.SCHEDULED:
         return fire
     due_at = due(fire.nominal_at)

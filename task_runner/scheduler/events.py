@@ -109,7 +109,7 @@ def _decided(session: Session, snapshot: Snapshot, triggers: Sequence[Trigger], 
 
 
 def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Planned:
-    """Write fires and records in a few statements, regardless of the number of tasks. Return the log records."""
+    """Write fires and records in a few statements, regardless of the number of tasks. Return the result."""
     new: list[tuple[Fire, Trigger, bytes | None]] = []
     for task, decided in decisions:
         new += [(fire, trigger, _request(task, trigger.event, session.at_home)) for fire, trigger in decided.fires]

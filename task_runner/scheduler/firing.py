@@ -41,7 +41,7 @@ class NextFire(NamedTuple):
     """The next fire of a task, prepared before it is due.
 
     Attributes:
-        revision, cursor_us: the task's revision and cursor; if either changes, this fire is void.
+        revision, cursor_us: the task's revision and cursor; if either changes, the prepared fire is void.
         from_us, until_us: the span, both ends included, in which planning the task gives only this fire.
         fire_id, counts: the id of the fire, and whether the fire counts towards `max_fires`.
         entry, moved: the columns of the sent ledger entry, and the task's new cursor and wake time.

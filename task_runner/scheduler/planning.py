@@ -197,7 +197,7 @@ def take_over(session: Session, thread_ids: Collection[str], now: datetime) -> t
 
 
 def _note_stop(session: Session, task_id: str, state: TaskState, why: str) -> None:
-    """Record when and why a task stopped. If the task is not stopped, close that record."""
+    """Record when and why a task stopped, or close that record if the task is no longer stopped."""
     now = session.now()
     for stopped, cause in STOPPED.items():
         if stopped is not state:

@@ -167,8 +167,8 @@ class WallClock(Timetable):
     as a step within the hour that daylight saving time skips each year.
 
     Attributes:
-        begin: the earliest instant that callers ask about, in seconds. If this instant lies in the second pass of an
-            overlap, the fixed times from there to the end of the overlap count, because the first pass lies before it.
+        begin: the earliest instant that callers ask for, in seconds. If `begin` lies in the second pass of an overlap,
+            the fixed times from `begin` to the end of the overlap count, because their first pass was before `begin`.
     """
 
     zone: ZoneInfo
