@@ -50,7 +50,7 @@ def _receipt(claimed: Claimed) -> dict[str, Any]:
 
 
 def ack_id(envelope: Envelope) -> str:
-    """Return the id of an envelope's receipt. It is the same each time the receipt is written."""
+    """Return the id of an envelope's receipt. The id is the same each time the receipt is written."""
     text = json.dumps([envelope.to, envelope.sender, envelope.id])
     return f"ack-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 

@@ -31,7 +31,7 @@ LONGEST_LABEL = 255
 
 
 def check_text(text: str, *, where: str = "text") -> None:
-    """Raise InvalidInput for a wrapper token, however it is spelled, or for a character without a UTF-8 form.
+    """Raise InvalidInput for a wrapper token in any spelling, or for a character without a UTF-8 form.
 
     Differences of width, case and invisible characters do not hide a token.
     """

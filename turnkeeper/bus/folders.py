@@ -211,7 +211,7 @@ class Capacity:
         self._unwritten_bytes += size_bytes
 
     def settle(self) -> None:
-        """Mark every reservation as written or abandoned, because the next count sees the files themselves."""
+        """Mark every reservation as written or abandoned. The next count then includes the written files."""
         self._unwritten = self._unwritten_bytes = 0
 
     def _is_stale(self) -> bool:

@@ -7,7 +7,7 @@
               └───────────────────────────requeue─────────────┘
 
 A put writes a temporary file, syncs it, links it into `inbox/` (which fails if the name exists), removes the
-temporary name and syncs the folder; then it answers. Delivery is at least once: the agent's next process adopts
+temporary name and syncs the folder; then it returns. Delivery is at least once: the agent's next process adopts
 envelopes that a crash left in `claimed/`. The idempotency key makes the effect happen once: through the unique row that
 the agent writes or, for an agent without a database, through `settles_keys` (`turnkeeper/bus/folders.py`). The keys in
 memory are only a hint: they save a second file if one process puts an envelope twice.

@@ -45,7 +45,7 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
 
 
 def is_reserved(name: str) -> bool:
-    """Return True if Turnkeeper or LangGraph sets this key of `configurable`, so that no caller may."""
+    """Return True if Turnkeeper or LangGraph sets this key of `configurable`. Callers may not set it."""
     return name in _RESERVED or name.startswith(_RESERVED_STARTS)
 
 

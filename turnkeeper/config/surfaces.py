@@ -89,14 +89,14 @@ class Surface(NamedTuple):
         place: the position of its commands in help, lowest first.
         commands: its commands of `turnkeeper`, by name.
         subcommands: its commands in groups of other parts, by group.
-        settings: the sections of config.toml that only it reads.
+        settings: the sections of config.toml that only this part reads.
         listens: returns the TCP addresses from the settings, by process.
         mount: its HTTP application, if any.
         observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.
         offers: by name, `MODULE:NAME` of functions that the core uses if installed.
         also: modules elsewhere that are removed with its folder.
         needs: the names of surfaces that this one requires.
-        is_core: True if the main job needs it; the folder of any other surface may be removed.
+        is_core: True if the main job needs this part; the folder of any other surface may be removed.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Reading TOML that a person wrote: bounded, from a plain file, with the line of each mistake."""
+"""Reading TOML that a person wrote: from plain files of limited size, with the line of each mistake."""
 
 import json
 import os
@@ -55,7 +55,7 @@ class TomlFile:
             raise self._mistake(error.errors(include_url=False)[0], at) from error
 
     def mistakes(self, model: "type[BaseModel]") -> list[InvalidInput]:
-        """Return every mistake in the file as `model`, by line, each with file, line and key."""
+        """Return every mistake in the file as `model`, ordered by line, each with file, line and key."""
         try:
             model.model_validate(self.data)
         except _invalid() as error:

@@ -99,7 +99,7 @@ class _Own:
         super().__init__(*named, params=_own(params), **how)  # type: ignore[call-arg]  # Typer's class takes it
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the option that shows the help: always the same one, because its place is looked up."""
+        """Return the option that shows the help: always the same one, because Typer looks up its place in the list."""
         if self._help is None and (made := super().get_help_option(ctx)):  # type: ignore[misc]  # Typer's class has it
             self._help = _Option(made)
         return self._help
@@ -144,7 +144,7 @@ class Group(_Own, TyperGroup):
         return None if name is None else self.commands[name]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands before the options: because most people look for a command."""
+        """Write the commands before the options, because most people look for a command."""
         self.format_commands(ctx, formatter)
         TyperCommand.format_options(self, ctx, formatter)  # type: ignore[arg-type]
 

@@ -94,7 +94,7 @@ _DAEMONS = {"AgentRuntime": "agent-runtime", "Schedules": "task-runner"}  # by t
 
 
 def daemon_of(request: Message) -> str:
-    """Return the daemon that serves a request, from the only service of the request's contract."""
+    """Return the daemon that serves a request: it serves the only service in the request's contract."""
     (service,) = request.DESCRIPTOR.file.services_by_name
     return _DAEMONS[service]
 

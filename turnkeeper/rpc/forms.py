@@ -118,7 +118,7 @@ class Question:
         return self.value if isinstance(self.value, dict) else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the question as JSON for :func:`question_in`; :func:`from_dict` returns None for it."""
+        """Return the question as JSON for :func:`question_in`. :func:`from_dict` returns None for this JSON."""
         return {"value": self.value}
 
     @property

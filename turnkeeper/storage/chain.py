@@ -46,7 +46,7 @@ def table_of(metadata: sa.MetaData) -> sa.Table:
     return sa.Table(
         "audit",
         metadata,
-        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # consecutive numbers from 1
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # consecutive, from 1
         sa.Column("at_us", sa.BigInteger, nullable=False),
         sa.Column("body", TEXT),  # JSON; null after pruning
         sa.Column("content_hash", sa.LargeBinary, nullable=False),  # SHA-256 of the body
@@ -309,7 +309,7 @@ class Chain:
         return {"store": self.store, "at": rfc3339(at), **head}
 
     def prune(self, connection: sa.Connection, at: datetime, before: datetime, *, rows: int) -> int:
-        """Remove the content of the records that precede the first one since `before`. Return the number of records.
+        """Remove the content of all records before the first record since `before`. Return the number of records.
 
         `rows` is the number of rows that the caller pruned. Record the pruning if either number is not zero.
         """
@@ -396,7 +396,7 @@ class Signer:
         entropy: Entropy,
         emit: Callable[..., None],
     ) -> None:
-        """Take the home that holds the key, and `run`, which passes a connection to a function in a transaction."""
+        """Take the home that holds the key, and `run`, which calls a function with a connection in a transaction."""
         self._home, self._transact, self._chain = home, run, chain
         self._clock, self._entropy, self._emit = clock, entropy, emit
         self._keys = KeyFile(home, AUDIT)

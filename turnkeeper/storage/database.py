@@ -434,7 +434,7 @@ def _run_each(connection: Connection, batch: Sequence[Call]) -> None:
 
 
 def _try_unit(connection: Connection, call: Call) -> Exception | None:
-    """Run a unit once; return its error. After a lost connection it is unknown whether the unit committed."""
+    """Run a unit once; return its error. If the connection was lost, the unit may have committed."""
     driver: Any = None
     try:
         with connection.begin():
@@ -557,7 +557,7 @@ def _prepare(connection: Any, pragmas: Sequence[str]) -> None:
 
 
 def _begin(connection: Connection, statement: str) -> None:
-    """Begin a transaction of SQLAlchemy's, unless it runs inside one of the driver's."""
+    """Begin a transaction for SQLAlchemy, unless the driver has already begun one."""
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
         connection.exec_driver_sql(statement)

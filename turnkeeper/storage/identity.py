@@ -102,7 +102,7 @@ class _Made:
 
 
 def faults(home: Home) -> Iterator[Corrupt]:
-    """Yield an error for each store that prevents the daemons from starting on the home's files. Changes nothing."""
+    """Yield an error for each store that prevents a start of the daemons on the home's files. Change nothing."""
     for name, kind in _KINDS.items():
         fault = fault_of(home, home.run.parent / name, is_open=is_held(home, kind.owner))
         if fault and not is_held(home, kind.owner):
@@ -200,7 +200,7 @@ def _has_traces(home: Home, kind: _Kind) -> bool:
 
 
 def _last_head(path: Path, process: str, start: int) -> Fact | None:
-    """Return the last signed head of a process's store behind an offset in the file. None if there is none."""
+    """Return the last signed head of a process's store after an offset in the file. None if there is none."""
     for head in reversed(_lines(path, start)) if process and path.exists() else ():
         with suppress(ValueError, KeyError, TypeError):
             signed = head["through"], bytes.fromhex(head["hash"]), bytes.fromhex(head["signature"])
@@ -210,7 +210,7 @@ def _last_head(path: Path, process: str, start: int) -> Fact | None:
 
 
 def _lines(path: Path, start: int) -> list[dict[str, Any]]:
-    """Return the last objects of a JSON-lines file behind an offset."""
+    """Return the last objects of a JSON-lines file after an offset."""
     with path.open("rb") as file:
         end = file.seek(0, 2)
         file.seek(max(start, end - _LARGEST_TAIL) if start <= end else end)

@@ -1,7 +1,7 @@
 """Locks held by flock while a process runs: one holder for each process name and home, one reader for each inbox.
 
-Lock files are never unlinked: a process that opens the name again would lock a different file. Their descriptors are
-close-on-exec, so that a child never keeps a lock.
+Lock files are never unlinked, because a process that opens the name again would lock another file. The descriptors
+are close-on-exec, so that a child never keeps a lock.
 """
 
 import contextlib

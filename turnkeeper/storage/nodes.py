@@ -101,7 +101,7 @@ def table_of(metadata: sa.MetaData) -> Table:
 
 
 def digest(value: object) -> str:
-    """Return a short digest of a JSON value, which shows whether machines have the same value.
+    """Return a short digest of a JSON value. Machines compare digests to find out whether their values are equal.
 
     >>> digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}), len(digest(""))
     (True, 12)

@@ -146,7 +146,7 @@ def known_revisions(migrations: str) -> frozenset[str]:
 
 
 def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
-    """Upgrade a store's schema or, if that is not allowed, require the newest. Raises the errors of `Database`."""
+    """Upgrade a store's schema or, if that is not allowed, require the newest. Raises as `Database` does."""
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  slow to import
 
     with engine.connect() as connection:

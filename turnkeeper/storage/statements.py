@@ -27,7 +27,7 @@ Values = Mapping[str, Any]
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 # The type of row numbers. SQLite numbers an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # a table's option: do not reuse the number of a deleted row
+NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # table option: do not reuse the number of a deleted row
 _ALONE = 0x616C6F6E  # key of the advisory locks under which one process does work that any process may do
 _SQLITE: Any = sqlite.dialect(paramstyle="named")  # the style in which SQLite's driver takes a mapping
 
@@ -41,8 +41,8 @@ def partial(where: str) -> dict[str, Any]:
 class Statement:
     """A statement that is compiled at its first use and run in a connection's open transaction.
 
-    Parameters are passed by the names of its `bindparam`s. An insert or update writes the columns among those names, so
-    every run of a statement should pass the same names. Errors are SQLAlchemy's.
+    Pass parameters by the names of the statement's `bindparam`s. An insert or update writes the columns that they name,
+    so every run of a statement should pass the same names. Errors are SQLAlchemy's.
     """
 
     def __init__(self, statement: Executable) -> None:
@@ -314,7 +314,7 @@ def loses(synchronous_commit: str, standbys: str) -> bool:
 
 
 def number_in_order(connection: sa.Connection) -> None:
-    """Make other writers that number rows of the store wait until this transaction ends: numbers follow commits."""
+    """Make others that number rows of the store wait for this transaction's end, so that numbers follow commits."""
     if of_server(connection):
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
 

@@ -105,7 +105,7 @@ class Handover:
         self._cancel = statements.Statement(statements.upsert(cancels, [cancels.c.turn_id]))
 
     def put_all(self, connection: sa.Connection, rows: Sequence[dict[str, Any]], at: datetime) -> list[bool]:
-        """Put rows of key, thread_id, agent, kind, envelope, perhaps not_before_us. Return False for each known key."""
+        """Put rows with key, thread_id, agent, kind, envelope, optional not_before_us. Return False for known keys."""
         fresh = [
             bool(self._put.run(connection, **{"not_before_us": 0, **row}, state="waiting", at_us=to_us(at)))
             for row in rows

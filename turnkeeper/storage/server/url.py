@@ -1,4 +1,4 @@
-"""The URL of a database server: the settings of its sessions, and how the URL is shown."""
+"""The URL of a database server: the session settings in it, and its form for people."""
 
 import re
 from urllib.parse import unquote
