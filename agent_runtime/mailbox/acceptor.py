@@ -1,4 +1,4 @@
-"""Acceptance of triggers: each becomes an envelope on disk, unless it was accepted before. Nothing is decided here.
+"""Acceptance of triggers: each new trigger becomes an envelope on disk. This module decides nothing about turns.
 
 Triggers that arrive while a group is being written form the next group, so that many fires share one sync of the inbox.
 A key row records an accepted key. It is written when the envelope is claimed; until then the envelope itself is in the
@@ -137,13 +137,13 @@ class TerminalDeliveries:
             await self._settle(item, "cancelled", cancelled)
 
     async def _is_gone(self, item: TerminalDelivery, cancelled: str | None) -> None:
-        """Settle a fire whose envelope is missing at two looks in a row: at one, it may be moving."""
+        """Settle a fire whose envelope is missing at two looks in a row. At one look, the envelope may be moving."""
         if item.key not in self._missing:
             self._missing.add(item.key)
         elif await self._mailboxes.was_received(item.name):
-            await self._settle(item, "delivered")  # and pruned since
+            await self._settle(item, "delivered")  # the envelope was pruned after the delivery
         elif cancelled is not None and self._mailboxes.is_shared:
-            await self._settle(item, "cancelled", cancelled)  # taken back by a process that then ended
+            await self._settle(item, "cancelled", cancelled)  # a process withdrew the envelope, then ended
         else:
             await self._settle(item, "failed", f"its envelope was removed from the inbox of {item.agent}")
 
@@ -157,7 +157,7 @@ class TerminalDeliveries:
 
 
 LARGEST_GROUP = 512
-CALM_S = 0.1  # without a group to write
+CALM_S = 0.1  # the pause after which `opened` waits for the next group
 _ID_DIGITS = 32
 
 
@@ -221,14 +221,14 @@ class Acceptor:
         return await self.queue(trigger)
 
     def stamps(self, count: int) -> list[Stamp]:
-        """Return the stamps of `count` envelopes that are written now."""
+        """Return an id and the current time for each of `count` new envelopes."""
         drawn, at = self.entropy.hex(_ID_DIGITS * count), rfc3339(self.clock.now())
         return [Stamp(drawn[place * _ID_DIGITS : (place + 1) * _ID_DIGITS], at) for place in range(count)]
 
     def queue(self, trigger: Trigger, *, refusal: TurnkeeperError | None = None) -> "asyncio.Future[Receipt]":
-        """Queue a trigger after earlier ones, without waiting; the future ends as :meth:`accept` does.
+        """Queue a trigger without waiting. The future gets the result or the error of :meth:`accept`.
 
-        With a `refusal` no new trigger is accepted: the refusal is the answer, unless the trigger's key is known.
+        If `refusal` is given and the trigger's key is unknown, the future gets the refusal.
         """
         try:
             item = encode_trigger(trigger, envelope_id=self.entropy.hex(_ID_DIGITS), at=self.clock.now())
@@ -241,7 +241,7 @@ class Acceptor:
     def queue_encoded(
         self, item: EncodedTrigger, *, refusal: TurnkeeperError | None = None
     ) -> "asyncio.Future[Receipt]":
-        """Queue a trigger as :meth:`queue` does, with an envelope that is already made."""
+        """Queue an already encoded trigger as :meth:`queue` does."""
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, answer, refusal))
         if self._writer is None or self._writer.done():
@@ -264,7 +264,7 @@ class Acceptor:
                 self._opened.set()
 
     def _arrivals(self, group: Sequence[_Waiting]) -> list[tuple[str, dict[str, object]]]:
-        """Return the arrivals that are not logged yet: of a group that waits for the store, and of later triggers."""
+        """Return the arrivals of the group and of later triggers that are not logged yet."""
         untold = [item for item in (*group, *self._waiting) if not item.is_told]
         for item in untold:
             item.is_told = True
@@ -325,7 +325,7 @@ class Acceptor:
     def _answer(self, accepted: Sequence[tuple[_Waiting, bool, str]]) -> None:
         """Log the accepted triggers in one write, then answer the callers.
 
-        Each trigger comes with whether it is fresh, and with its envelope's name if that is in an inbox.
+        `accepted` holds each trigger, whether it is fresh, and its envelope's name if the envelope is in an inbox.
         """
         lines = (_log_line(item.item.header, fresh=fresh, name=name) for item, fresh, name in accepted)
         self.log.emit_all([line for line in lines if line])

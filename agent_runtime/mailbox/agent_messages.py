@@ -1,12 +1,12 @@
 """Messages between agents: agent0 sends to its workers and to agents in terminals, and each answers agent0.
 
-All messages are envelopes. So a crash at any moment leaves either the envelope or the row that says that it is owed. A
+All messages are envelopes. After a crash, either the envelope exists, or a row that says that it is owed. A
 worker's turn runs on the worker's own thread in the sender's channel. It has the sender's grant without the right to
 send: workers answer, and start no other agents. Only agent0 talks to the author.
 
 An agent in a terminal answers through its outbox, once for each message of agent0. The answer becomes a turn on the
 thread where agent0 asked. Any other message becomes a turn on a separate thread in a separate channel, which writes
-nothing without the author; the turn's last text is the answer, in the agent's inbox.
+nothing without the author. The agent gets the turn's last text as the answer in its inbox.
 
 The first agent of a peer, `agent0@NAME`, is treated the same way. All its messages, including answers, run under the
 category `peer` and write nothing without the author, because they come from another author's system.
@@ -63,7 +63,7 @@ class AgentMessages:
     """Sends messages and answers, each once.
 
     Attributes:
-        owing: notified when a turn has ended whose sender waits for an answer.
+        owing: notified when a turn ends and its sender waits for an answer.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class AgentMessages:
         return {**outcome.result, "sent": True}
 
     async def keep_answering(self) -> None:
-        """Send answers when they are due, first those of an earlier process. Runs until it is cancelled."""
+        """Send answers when they are due until cancelled. Start with the answers that an earlier process owed."""
         while True:
             news, again_s = self.owing.next(), AGAIN_S if self._mailboxes.is_shared else IDLE_S
             try:
@@ -176,8 +176,8 @@ def _over(connection: Connection) -> list[_Ended]:
 def _answer(ended: _Ended) -> Trigger | None:
     """Return the answer to the agent that waits for an ended turn.
 
-    It goes to the turn that asked. A message that an agent in a terminal sent unasked has no such turn. Its answer is
-    on the thread of its own turn.
+    Use the thread and grant of the turn that sent the message. If an agent in a terminal sent the message unasked, no
+    such turn exists: use those of the ended turn.
     """
     item = ended.delegation
     of = ended.parent if ended.parent is not None or item.parent else ended.turn
@@ -251,7 +251,7 @@ class Outboxes:
     _trouble: dict[str, str] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
-        """Look once a second until cancelled. Messages that cannot be delivered now stay in place."""
+        """Check the outboxes once a second until cancelled. Messages that cannot be delivered now stay in place."""
         while True:
             await self._guarded("", self._look())
             await self.clock.sleep(POLL_S)
@@ -262,7 +262,7 @@ class Outboxes:
                 await self._guarded(agent, self._take(agent))
 
     async def _guarded(self, agent: str, work: Awaitable[None]) -> None:
-        """Log an error once, not each second."""
+        """Await `work`. Log a repeated error only once."""
         reason = ""
         try:
             await work
@@ -328,7 +328,7 @@ class Outboxes:
         return await self._answer_to_fire(letter, answers) if answers else self._unasked(letter)
 
     async def _answer_to_fire(self, letter: Envelope, turn_id: str) -> Trigger:
-        """Return the trigger for an answer to a fire, in the place of the fire's own turn."""
+        """Return the trigger for an answer to a fire. The answer runs on the fire's thread and channel."""
         fire = await self.store.read(mail.terminal_delivery_of_turn, turn_id)
         answered_by = await self.store.read(mail.answer_to, turn_id, letter.sender)
         if fire is None or fire.agent != letter.sender or answered_by not in {None, _turn_of(letter)}:

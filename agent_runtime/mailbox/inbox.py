@@ -33,7 +33,7 @@ MOST_AT_ONCE = 100
 
 
 def existing(home: Home, agent: str) -> Path:
-    """Return an agent's folder. Raises NotFound if nothing was ever put for it, InvalidInput for an invalid name."""
+    """Return an agent's folder. Raises NotFound if the agent has no inbox, InvalidInput for an invalid name."""
     folder, shared = home.inbox(agent), shared_inboxes(home)
     if shared is not None and (agent in hosted_on(home) or shared.has_inbox(agent)):
         return folder
@@ -119,7 +119,7 @@ def reading(
 ) -> Iterator[Reader]:
     """Become the reader of an agent's inbox, under the name `reader`, which other readers and the receipts show.
 
-    If machines share the store, a reader with `stand_by` starts when the earlier one has ended: :meth:`Reader.ready`.
+    If machines share the store and `stand_by` is set, :meth:`Reader.ready` starts the reading after any earlier reader.
 
     Raises:
         InvalidInput: not an agent's name.

@@ -38,7 +38,7 @@ class Delivery:
 
     Attributes:
         lease: the lease under which a row of a shared store was claimed; None for a file.
-        number: of that row.
+        number: the number of that row.
         wish: the reason to look at the thread, if the envelope carries no trigger.
         elsewhere: True if the envelope is for the inbox of an agent in a terminal.
         field: the invalid field of a fire that no process can begin; empty if the fire can begin or the field is
@@ -57,7 +57,7 @@ class Delivery:
 class Mailboxes:
     """One inbox for each agent. File operations run one after the other in a separate thread.
 
-    The headers of envelopes are cached by key from when they are on disk until they are archived.
+    The header of each envelope is cached by key, from the write to disk until the archiving.
     """
 
     is_shared = False
@@ -151,7 +151,7 @@ class Mailboxes:
         self._queued[header.key] = header_of(header)
 
     def forget(self, key: str) -> None:
-        """Remove the header of such a fire after it was settled."""
+        """Remove the header of a settled fire from the cache."""
         self._queued.pop(key, None)
 
     async def has_inbox(self, agent: str) -> bool:
@@ -162,7 +162,7 @@ class Mailboxes:
             return False
 
     async def lay_out(self, delivery: Delivery) -> None:
-        """Do nothing: in folders a fire is in the inbox of its agent from the start."""
+        """Do nothing: without a shared store, acceptance puts a fire directly into the inbox of its agent."""
 
     async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
         """Return the states of envelopes for an agent in a terminal, by key; `wanted` holds their names."""
@@ -177,7 +177,7 @@ class Mailboxes:
         return await self._run(lambda: self._other(agent).withdraw(name, claimed=claimed))
 
     async def claim(self, limit: int) -> list[Delivery]:
-        """Claim up to `limit` waiting envelopes, agent by agent, each agent's in order. Raises Exhausted, OSError."""
+        """Claim up to `limit` waiting envelopes, in order for each agent. Raises Exhausted, OSError."""
         return await self._run(lambda: self._claim(limit))
 
     def set_aside(self) -> list[tuple[str, str, str]]:
@@ -192,7 +192,7 @@ class Mailboxes:
         return await self._run(self._adopt)
 
     async def archive(self, delivery: Delivery) -> None:
-        """Archive a handled envelope; concurrent calls share one sync. Raises Exhausted: then try again."""
+        """Archive a handled envelope; concurrent calls share one sync. Raises Exhausted; the caller may retry."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._archiving.append((delivery, done))
         if self._archiver is None or self._archiver.done():
@@ -294,7 +294,7 @@ class Mailboxes:
         found: dict[str, TriggerHeader] = {}
         for inbox in self._inboxes.values():
             found |= {trigger.key: header_of(trigger) for trigger, _ in _read(inbox)}
-            # A crash may come between a link and its sync, and "duplicate" is answered only for envelopes on disk.
+            # A crash may have prevented the sync after a link. Answer "duplicate" only for envelopes on disk.
             self._files.sync_folder(inbox.folder / "inbox")
         return found
 
@@ -314,7 +314,7 @@ def _read(inbox: Inbox) -> list[tuple[Trigger, str]]:
     for place in ("claimed", "inbox"):
         for name in sorted(os.listdir(inbox.folder / place)):
             if name.startswith("."):
-                continue  # a writer's temporary file: never put, and removed if its writer is dead
+                continue  # a writer's temporary file, which is no envelope yet
             # An unreadable envelope is quarantined, with its reason, when it is claimed.
             with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                 found.append((from_envelope(inbox.read(place, name)), name))

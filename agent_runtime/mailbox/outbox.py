@@ -160,7 +160,7 @@ class Outbox:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(name, taken, src_dir_fd=places["outbox"], dst_dir_fd=places["taken"])
                     lying.append(taken)
-            if ready:  # so that a file without an id does not reappear under its old name after a power loss
+            if ready:  # sync, so that a file without an id does not reappear under its old name after a power loss
                 os.fsync(places["taken"])
             return lying[:most]
 
@@ -282,6 +282,6 @@ def agents_with_inboxes(home: Home) -> list[str]:
 
 
 def natural(name: str) -> tuple[str, int]:
-    """Return by what agents are ordered: their names, with numbers in numeric order."""
+    """Return the sort key of an agent's name, which puts numbers in numeric order."""
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or -1)

@@ -46,7 +46,7 @@ _CODEX_SUGGESTIONS = (
     r"Find and fix a bug in @filename|Write tests for @filename|Improve documentation in @filename|"
     r"Run /review on my current changes|Use /skills to list available skills)"
 )
-# By program: the end of its screen while it waits at an empty prompt, as an RE2 expression.
+# An RE2 expression for each program. It matches the end of the screen while the program waits at an empty prompt.
 PROMPTS = {
     "claude": r"(?:\x{2500}{10,}[^\n]*\n\x{276F}[\s\x{A0}]*(?:Try \"[^\"\n]*\")?\n\x{2500}{10,}"
     r"|╭\x{2500}+╮\n│ >[\s\x{A0}]*(?:Try \"[^\"\n]*\")?\s*│\n╰\x{2500}+╯)[^\n]*(?:\n[^\n│\x{276F}]*){0,5}\z",
@@ -116,7 +116,7 @@ class Pane:
         self._is_known = False
 
     def open(self) -> Program:
-        """Return the program in the pane, which is the agent from now on.
+        """Return the program in the pane, and remember the program as the agent.
 
         Raises:
             NotFound: there is no such pane, or its program has ended.
@@ -169,7 +169,7 @@ class Pane:
         self._insert("\r", buffer)
 
     def say(self, text: str, waiting: int) -> None:
-        """Show a line, if any, in tmux's status line, and put the count into the pane's option @turnkeeper_mail."""
+        """Show `text`, if any, in tmux's status line, and store `waiting` in the pane's option @turnkeeper_mail."""
         self._run("set-option", "-p", "-t", self._target, "@turnkeeper_mail", str(waiting))
         if text:
             self._run("display-message", "-t", self._target, text.replace("#", "##"))
@@ -203,7 +203,7 @@ class Pane:
         found = self._look()
         if self._seen is None or not self._seen.is_still(found):
             raise self._changed()
-        self._seen = found  # under its newest name
+        self._seen = found  # the program may have changed its name
 
     def _changed(self) -> Conflict:
         what = f"another program runs in tmux session {self._name} than when the watching began"
@@ -229,13 +229,13 @@ class Pane:
         return "\n".join(lines[-_LAST_LINES:])
 
     def _takes_breaks(self) -> bool:
-        """Return whether a line break is pasted unchanged. tmux before 3.7 does not report it; known agents want it."""
+        """Return whether the program accepts pasted line breaks. tmux before 3.7 does not tell; known agents do."""
         flag = self._run("display-message", "-p", "-t", self._target, "#{bracket_paste_flag}").strip()
         return flag == "1" or (not flag and self._is_known)
 
     def _has_taken_all(self) -> bool:
         """Return whether the pasted text was read; the caller checks next whether the same program read it."""
-        self._check()  # tmux writes its input before it answers
+        self._check()  # tmux writes the pasted text before it answers this query
         # For a program that reads lines, the terminal counts only whole lines.
         return self._unread() == 0 and self._reads_keys()
 

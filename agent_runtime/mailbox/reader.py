@@ -105,9 +105,9 @@ def names_in(folder: Path) -> list[str]:
 
 
 def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:
-    """Return an agent's inbox: any inbox for putting, one of an agent in a terminal also for claiming.
+    """Return an agent's inbox, for putting envelopes and, if the agent is in a terminal, also for claiming them.
 
-    Such an agent has no key rows, so its files decide which envelope owns a key.
+    An agent in a terminal has no key rows, so its files decide which envelope owns a key.
     """
     hosted = check_agent(agent) == FIRST_AGENT or agent in hosted_on(home)
     return open_folders(home, agent, hosted=hosted, files=GroupingFiles(), clock=clock, entropy=entropy)

@@ -1,4 +1,4 @@
-"""The inboxes of hosted agents if machines share the store: rows, claimed thread by thread.
+"""The inboxes of hosted agents in a store that machines share: rows that a process claims thread by thread.
 
 A process owns a thread while it handles the thread's envelopes, and releases the thread when none is left. It renews
 the lease of all its threads together, every two seconds. After ten seconds without a renewal it stops its turns, before
@@ -92,7 +92,7 @@ class Ownership:
         def succeed(connection: Any) -> None:
             leases.begin(connection, owner)
             leases.leave(connection, before)
-            for agent in self.agents:  # permanently: the agent's fires wait for a machine that hosts it
+            for agent in self.agents:  # kept permanently, so that the agent's fires wait for a machine that hosts it
                 set_meta(connection, f"hosted {agent}", "yes")
             notify(connection, [""])
 
@@ -101,7 +101,7 @@ class Ownership:
         self._renewed = asked
 
     async def take(self) -> list[tuple[Lease, list[leases.Row]]]:
-        """Take threads with waiting envelopes; return leases and the oldest envelopes, also of threads already owned.
+        """Take threads with waiting envelopes. Return leases and oldest envelopes, including those of owned threads.
 
         A process that failed to renew its lease takes no new threads, because their turns would be stopped at once.
         """
@@ -115,7 +115,7 @@ class Ownership:
             try:
                 found = await self._database.run(lambda c, t=thread_id, held=lease: self._take(c, t, held))  # type: ignore[misc]
             except Exception:
-                self.lose([thread_id], "its claim may have failed")  # a renewal frees it for a complete claim
+                self.lose([thread_id], "its claim may have failed")  # later renewals free the thread for a new claim
                 if not taken:
                     raise
                 break  # handle the envelopes claimed before
@@ -140,7 +140,7 @@ class Ownership:
         if lease is None:
             return None
         found = leases.load(connection, lease, adopt=held is None, besides=self._elsewhere)
-        if self._elsewhere and any(row.kind == LOOK for row in found):  # a fire of those agents may be cancelled
+        if self._elsewhere and any(row.kind == LOOK for row in found):  # a cancel may concern a fire for those agents
             found += leases.load(connection, lease, adopt=False)
         rows, left = self._sorted_out(connection, found)
         if left:
@@ -249,7 +249,7 @@ class Ownership:
         return self._clock.monotonic() - self._renewed >= FENCE_S
 
     async def _give_up(self, strays: set[Lease]) -> None:
-        """Free threads that were already stray at the renewal before, so that another owner continues them."""
+        """Free threads that were already stray at the previous renewal, so that another owner can continue them."""
         for lease in strays & self._strays:
             await self._database.run(lambda c, lease=lease: leases.free(c, lease))  # type: ignore[misc]
         self._strays = strays
@@ -347,7 +347,7 @@ class SharedMailboxes(Mailboxes):
 
         def work(connection: Connection) -> None:
             if not leases.archive(connection, lease, delivery.number):
-                return  # it was moved before, with a lost answer, and may have been read or taken back since
+                return  # an earlier call moved the fire, but its answer was lost; the fire may have been read since
             inboxes.put_envelopes(connection, [encoded(envelope)], at)
             if triggers.is_fire(header.key):
                 mail.add_terminal_delivery(connection, header, header.key, at)
@@ -373,7 +373,7 @@ class SharedMailboxes(Mailboxes):
     async def find(self, keys: Collection[str]) -> Mapping[str, triggers.TriggerHeader]:
         """Return the headers of the waiting triggers with these keys, for any machine."""
         rows = await self._database.run(lambda c: leases.known(c, keys))
-        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including those that others must begin
+        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including fires that others must begin
         found = {row.key: triggers.from_envelope(self._claimed(row)[0].envelope) for row in fits}
         return {key: triggers.header_of(trigger) for key, trigger in found.items()}
 
@@ -386,8 +386,8 @@ class SharedMailboxes(Mailboxes):
     async def claim(self, limit: int) -> list[Delivery]:
         """Claim envelopes of threads without an owner and of this process's threads, in order.
 
-        If the start of a thread fails, the thread is given up: a renewal frees it, and it is taken again with all its
-        claimed envelopes. Otherwise they would wait as long as this process runs.
+        If the start of a thread fails, give the thread up. A renewal frees the thread, and a process takes it again
+        with its claimed envelopes. Otherwise the envelopes would wait as long as this process runs.
         """
         found, taken = await self.ownership.take() if self._works else [], []
         for lease, rows in found:
@@ -466,7 +466,7 @@ class SharedMailboxes(Mailboxes):
         """Return the envelope in a row, and the invalid field of a fire that cannot be begun."""
         try:
             return Claimed(name=row.key, envelope=self._envelope(row)), ""
-        except Exception as error:  # noqa: BLE001  whatever is wrong with it, it is set aside, and holds up no other
+        except Exception as error:  # noqa: BLE001  any fault quarantines this envelope alone
             # If the agent is not hosted here, the fire is not at fault: another machine may host the agent.
             field = error.where if isinstance(error, TurnkeeperError) and error.where != _AGENT else ""
             return Claimed(name=row.key, envelope=self._blank(row), fault=str(error) or type(error).__name__), field

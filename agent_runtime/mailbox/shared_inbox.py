@@ -97,9 +97,9 @@ class SharedInboxes:
 
     @contextmanager
     def reading(self, agent: str, reader: str, *, clock: Clock, entropy: Entropy) -> Iterator["SharedReader"]:
-        """Read an inbox under the name `reader`, from when the reader begins."""
+        """Yield a reader of an inbox, named `reader`. The reading starts with :meth:`SharedReader.begin`."""
         with closing(self.open()) as database, closing(self.open()) as beside:
-            make_private(self._home.inbox(agent))  # where this machine's agent finds its outbox
+            make_private(self._home.inbox(agent))  # the agent's outbox on this machine is in this folder
             made = SharedReader(self._home, agent, reader, database, beside, clock, entropy)
             try:
                 yield made
@@ -160,7 +160,7 @@ class SharedReader(Reader):
         return ""
 
     def end(self) -> None:
-        """End the reading, at once if the database answers; otherwise the lease expires by itself."""
+        """Release the lease. If the database does not answer, the lease expires by itself."""
         self._over.set()
         self._renewing.join()
         with suppress(*AWAY):

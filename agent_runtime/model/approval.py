@@ -287,12 +287,12 @@ def is_earlier(tool_hash: str) -> bool:
 
 
 def covers(answer: Mapping[str, Any], call: AskedCall) -> bool:
-    """Return whether an approval covers all grants that the call lacks now; its category may be narrower since."""
+    """Return whether an approval covers all grants that the call lacks now. The category may have become narrower."""
     return not call.lacking or answer.get("args_hash") == call.args_hash
 
 
 def approved_before(asked: Iterable[InterruptRecord], call: RaisedInterrupt) -> str:
-    """Return a mark for the approval of this exact call in a graph's own question; empty if there is none.
+    """Return a mark if the author approved this exact call in a graph's own question; otherwise an empty text.
 
     Each approval covers one call; a used approval does not count again.
     """
@@ -399,7 +399,7 @@ class Waits:
     timeout_s: float = 0
 
     def from_time(self, asked_at: datetime) -> dict[str, datetime]:
-        """Return the instants of the steps that are set, by the names of an interrupt's fields."""
+        """Return the instant of each enabled step, by the name of the interrupt's field."""
         after = {"remind_at": self.reminder_s, "escalate_at": self.escalation_s, "expires_at": self.timeout_s}
         return {name: asked_at + timedelta(seconds=wait_s) for name, wait_s in after.items() if wait_s}
 

@@ -1,6 +1,6 @@
 """Decisions about a trigger: one pure function of the trigger, the turn table and the thread's checkpoint.
 
-The first matching row decides. A row that acts on another turn than the trigger's sets `again`: carry out the decision,
+The first matching row decides. A decision about another turn than the trigger's sets `again`: carry out the decision,
 read the facts again, and decide again.
 """
 
@@ -24,7 +24,7 @@ class Position(StrEnum):
 
 
 class Action(StrEnum):
-    """The actions."""
+    """An action for a trigger or for a turn on its thread."""
 
     DROP = "drop"  # archive: the trigger was taken before
     GIVE_INPUT = "give-input"  # an unfinished turn whose input never reached the checkpoint
@@ -38,7 +38,7 @@ class Action(StrEnum):
     RESUME = "resume"  # give the author's decisions to the interrupts
     ANSWER = "answer"  # take a message as the answer to an interrupt
     KEEP_BACK = "keep-back"  # store a message until the thread is released
-    RESUME_PAUSE = "resume-pause"  # the trigger that a bounded pause waits for has come
+    RESUME_PAUSE = "resume-pause"  # the trigger that a bounded pause waits for has arrived
     SEAL_PAUSE = "seal-pause"  # a bounded pause ended without its trigger
     RELEASE = "release"  # the interrupt was settled elsewhere
     SETTLE_CANCELLED = "settle-cancelled"
@@ -54,7 +54,7 @@ class Incoming:
     Attributes:
         source: a fire, an author's message, an agent's message, the author's decision, a cancel, or recovery after a
             crash.
-        turn_id: the future turn of a fire or message; the turn that a cancel means.
+        turn_id: the turn that a fire or message will start, or the turn to cancel.
         kept: True for a message that was kept back and now comes from the store.
     """
 
@@ -94,7 +94,7 @@ class ThreadState:
     """The thread's newest checkpoint.
 
     Attributes:
-        inputs: those of the given turns whose input is in the checkpoint.
+        inputs: the turns whose input is in the checkpoint.
         end: LangGraph's snapshot, if no steps are left; otherwise None.
     """
 
@@ -183,7 +183,7 @@ def _under_way(_asked: Incoming, facts: Facts) -> Decision | None:
 
 
 def _unfinished(asked: Incoming, facts: Facts) -> Decision | None:
-    """First continue a turn that a crash interrupted."""
+    """Before any other action, finish a turn that a crash interrupted."""
     if facts.own is not None and facts.own.status == "running":
         return _finish(facts.own, facts.thread, again=False)
     if facts.newest is not None and facts.newest.status == "running":

@@ -1,8 +1,8 @@
 """Encoding of fires: computes a fire's digest and envelope directly, without building its trigger and envelope.
 
-The fires of a category differ in their values, and the text around the values is the same. This text, a form, is made
-once: a trigger with a mark as each value is encoded the usual way, and each mark is replaced by a gap. So a form takes
-its fields, their order and their spelling from their normal definitions.
+The fires of a category differ only in their values. The text around the values, called a form, is made once: encode a
+trigger whose values are marks, then replace each mark with a gap. So the fields of a form, their order and their
+spelling come from the normal definitions.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class FireEnvelopes:
         self._forms: dict[tuple[Any, ...], _Form] = {}
 
     def encode(self, said: Mapping[str, Any], stamp: Stamp) -> triggers.EncodedTrigger | None:
-        """Return a fire as an envelope; None if the fire needs the usual way, which may also refuse it.
+        """Return a fire as an envelope; None if only :func:`.encode_trigger` can encode or refuse the fire.
 
         `said` holds the checked values of the fire, by the names of a trigger's fields.
         """

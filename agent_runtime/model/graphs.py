@@ -56,7 +56,7 @@ class Catalog:
     Attributes:
         default: the graph for a trigger and a thread without a name.
         references: the location of each graph; empty for our own agent.
-        problems: by name: why no turn can run a graph; reported to each trigger that names it.
+        problems: by graph name, why no turn can run the graph; each trigger that names the graph gets this reason.
     """
 
     default: str = OWN
@@ -65,7 +65,7 @@ class Catalog:
     assistants: Mapping[str, Assistant] = field(default_factory=dict)
 
     def graph_of(self, name: str) -> str:
-        """Return the graph's name for the name of a graph or an assistant; empty means the default."""
+        """Return an assistant's graph, or `name` itself if it names a graph; an empty name means the default graph."""
         known = self.assistants.get(name)
         return known.graph if known is not None else name or self.default
 

@@ -2,9 +2,9 @@
 
 A field has the same name everywhere. These are the only exceptions:
 
-instants      datetime in a value, Timestamp on the wire, RFC 3339 in JSON, `NAME_us` (microseconds) in the store JSON
-texts    `NAME_json` on the wire, NAME in JSON, where it is parsed JSON          has the keys of `JSON_KEYS`, in that
-order; `RENAMED` and `LEFT_OUT` list the differences
+An instant is a datetime in a value, a Timestamp on the wire, RFC 3339 in JSON, and `NAME_us` (microseconds) in the
+store. A JSON text is `NAME_json` on the wire, and the parsed value NAME in JSON. JSON has the keys of `JSON_KEYS`, in
+that order; `RENAMED` and `LEFT_OUT` list the differences.
 
 If a value lacks a field of the message, the caller of `to_message` passes the field.
 """

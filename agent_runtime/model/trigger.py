@@ -70,9 +70,9 @@ class Trigger(Assignment):
     Attributes:
         source: a fire of the runner, an author's message or an agent's message.
         key: the idempotency key; each key is accepted once, permanently.
-        digest: of every field except the grant, traceparent and via; the same key with another digest is refused.
+        digest: a digest of all fields except grant, traceparent and via. The same key with another digest is refused.
         sender: the agent that sent the message; empty for a fire and an author's message.
-        parent: that agent's turn.
+        parent: the turn that sent the message.
         hops: the number of messages between agents since an author or a fire, including this one.
     """
 
@@ -141,7 +141,7 @@ def _grant(category: Category) -> dict[str, Any]:
 class TriggerHeader:
     """A trigger without its prompt and grant, for queues and for the delivery of fires.
 
-    Attributes: as those of a trigger; an unknown value is empty.
+    The attributes are those of a trigger; an unknown value is empty.
     """
 
     key: str

@@ -23,15 +23,15 @@ class Category:
 
     Attributes:
         description: one sentence for the author.
-        autonomous: may finish without an author; already limited by the workspace's settings.
-        silent: a turn without a word is left out of the conversation.
+        autonomous: True if a turn may finish without an author and the workspace's settings allow it.
+        silent: True if the conversation leaves out a turn without text.
         outside: other tools are offered and ask the author (`ask`), or are not offered (`hide`).
         tools: scopes of the tools that the turn may call.
         writes: kinds of agent writes: candidate-page, candidate-summary, deviation, derivation.
         memory: memory tiers: conversation, channel, workspace, account.
         channels: channels besides the turn's own.
         network: hosts for fetching; `*` is any public host.
-        recurring: a turn that a task started may start tasks of its own.
+        recurring: True if a turn that a task started may start tasks of its own.
         graphs: the graphs whose own tools `tools` grants; the empty name is the default graph.
     """
 
@@ -162,7 +162,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """The part of a turn that is known before it begins: its trigger has it, and its record keeps it.
+    """The fields of a turn that are known before it begins, which its trigger and its record share.
 
     Attributes:
         turn_id: derived from the trigger's key.
@@ -346,7 +346,7 @@ class PastTurn:
     """A turn that ran before its thread was imported.
 
     Attributes:
-        mark: the id of that message.
+        mark: the id of the prompt's message; empty if it has none.
         lines: the answers of agents and tools.
     """
 
@@ -360,7 +360,7 @@ class PastThread:
     """An imported thread of a LangGraph user, read from a file.
 
     Attributes:
-        digest: of all its rows.
+        digest: a digest of all its rows.
         waits: True if its graph asked a question without an answer.
         turns: its conversation, oldest first.
     """

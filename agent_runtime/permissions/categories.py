@@ -115,8 +115,8 @@ class Finding:
 class Categories:
     """The categories of one home: the shipped ones and the author's.
 
-    The next call sees an author's edit without a restart, whatever the file's times are. A bad file is listed with its
-    problem and raises no error.
+    An edit by the author takes effect at the next call, even if the file's times stay the same. A bad file is listed
+    with its problem and raises no error.
     """
 
     def __init__(self, home: Home, settings: Settings) -> None:

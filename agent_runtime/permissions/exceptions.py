@@ -130,7 +130,7 @@ def is_same(exception: StandingException, asked: InterruptRecord, wanted: ForTas
 
 
 def is_other_code(exception: StandingException, asked: RaisedInterrupt) -> bool:
-    """Return whether a tool of the same name and scope has different code or values by now."""
+    """Return whether a tool of the same name and scope now has different code or values."""
     same = (asked.tool, asked.missing_scope, asked.kind) == (exception.tool, exception.missing_scope, exception.kind)
     return same and bool(asked.tool_hash) and asked.tool_hash != exception.tool_hash
 

@@ -31,7 +31,7 @@ class Grant:
     Attributes:
         path: the category's file; for a shipped category, a new file in the home.
         is_new: True if the file does not exist yet.
-        added: by list of `[scopes]`, the new entries.
+        added: the new entries of each list in `[scopes]`.
         autonomous: True if the change declares the category autonomous.
         config: the new text of `config.toml`; empty if it does not change.
     """

@@ -187,8 +187,8 @@ def intersect(grant: Category, now: Category | None) -> Category:
 def beyond(asked: Category, turn: TurnContext) -> str:
     """Return a sentence about a grant of `asked` that the turn lacks; empty if there is none.
 
-    A turn gives others at most its own grants, because they run without it. A turn that an author started need not ask
-    the author: what it starts may be autonomous or silent, and may ask even if the turn itself hides.
+    A turn gives others at most its own grants, because they run without it. If an author started the turn, `asked` may
+    also be autonomous or silent, and may ask about tools that the turn's category hides.
 
     >>> turn = TurnContext(turn_id="t", thread_id="t", channel="c", agent="agent0", category=Category(name="x"))
     >>> beyond(Category(name="y", tools=frozenset({"web.fetch"})), turn)
@@ -242,17 +242,17 @@ class Narrowing:
     def __init__(self, get_category: GetCategory) -> None:
         self._get = get_category
         self._held: dict[str, Category] = {}
-        self._lock = threading.Lock()  # sync tools check from their own threads
+        self._lock = threading.Lock()  # synchronous tools call this object from their own threads
 
     def begin(self, turn_id: str, grant: Category) -> Category:
-        """Return the category of a turn that starts or continues: the rest of its grant that is still granted now."""
+        """Return the category of a turn that starts or continues: the part of its grant that is still granted now."""
         category = intersect(grant, self._now(grant.name))
         with self._lock:
             self._held[turn_id] = category
         return category
 
     def end(self, turn_id: str) -> Category:
-        """Return the rest of a turn's grant, and forget the turn. Call `begin` first."""
+        """Return the part of a turn's grant that remained, and forget the turn. Call `begin` first."""
         with self._lock:
             return self._held.pop(turn_id)
 

@@ -1,7 +1,7 @@
 """The tools for loops: a self-paced turn asks for its next iteration; any turn may make, list and stop loops.
 
-It forwards the requests of a turn to the runner's `Schedules`, within
-the turn's permissions, and names the turn. A loop never has more permissions than the turn that made it.
+This module forwards a turn's requests to the runner's `Schedules`, within the turn's permissions, and names the turn.
+A loop never has more permissions than the turn that made it.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class Loops(Tasks):
         self._clock = clock
 
     async def wake(self, call: Call, delay_s: float) -> Result:
-        """Store the delay of the loop's next iteration in the turn's row; the turn's last call counts.
+        """Store the delay of the loop's next iteration in the turn's row. The last call of a turn counts.
 
         The delay begins at the turn's end. The runner gets it with the outcome, unless the turn fails.
 
@@ -81,7 +81,7 @@ class Loops(Tasks):
     async def _wakes_from(self, context: TurnContext) -> datetime | None:
         """Return the earliest next wake if the loop has used up its hourly budget; None if a wake may come at any time.
 
-        The runner enforces the budget in any case, so a runner that does not answer takes nothing from the turn.
+        Return None if the runner does not answer, because the runner enforces the budget in any case.
         """
         if not context.fire_id:
             return None
@@ -108,7 +108,7 @@ class Loops(Tasks):
         _check_texts(asked)
         category = self._category(asked.get("category", ""), context)
         turn = await self._store.read(lambda connection: _turn_of(connection, context.turn_id))
-        # An author's approval of this call alone gives the loop nothing.
+        # An author's approval of this one call grants the loop nothing.
         bare = replace(context, category=intersect(turn.grant, context.category))
         if reason := beyond(category, bare):
             raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
@@ -336,7 +336,7 @@ def _check_texts(said: Mapping[str, object]) -> None:
 
 
 def _keep(_connection: Connection, _context: TurnContext) -> None:
-    """Refuse nothing, so that the result of the runner is stored even if the turn was cancelled meanwhile."""
+    """Refuse nothing, so that the runner's result is stored even if the turn was cancelled meanwhile."""
 
 
 def _spec(call: Call, asked: Mapping[str, Any], category: Category, *, read_only: bool) -> wire.TaskSpec:

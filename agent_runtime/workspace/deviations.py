@@ -4,10 +4,9 @@ Only an author closes a deviation. Only the submit boundary calls the functions 
 
 This module also compares two texts, by a rule that anybody can check by hand. Pure.
 
-A text states a fact in one of two forms:
-
-key: value      a line by itself, its key at most 40 characters; the subject is the key a sentence      with a number, a
-date, a weekday or a month; the subject is the sentence without them
+A text states a fact in one of two forms. The first is a line `key: value` with a key of at most 40 characters; the
+subject is the key. The second is a sentence with a number, a date, a weekday or a month; the subject is the sentence
+without them.
 
 Two texts contradict each other on a subject if each states exactly one value for it and the values differ. Case,
 spaces, list marks and the last full stop are ignored, and `forty-two` is 42. A question states nothing. Only the first
@@ -228,8 +227,8 @@ class Writer:
 def record(connection: Connection, place: Place, found: Difference, writer: Writer, at: datetime) -> tuple[str, bool]:
     """Store an open deviation; return its id, and whether it is new.
 
-    An open deviation with the same statements is reused if it has the same candidate or none, or if this one has none.
-    The same statements of another candidate get a deviation of their own, with its own decision.
+    Reuse an open deviation with the same statements, unless it and this one are about different candidates. Each
+    candidate has a deviation of its own, with its own decision.
     """
     same = (
         (deviations.c.page_id == place.page_id)

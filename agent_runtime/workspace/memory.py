@@ -1,18 +1,15 @@
 """Memory in four tiers: entries that turns leave for later turns, and limits on how much a later turn reads.
 
-tier           belongs to                                        seen by conversation   one thread
-turns on that thread channel        one channel                                       turns in that channel workspace
-the workspace                                     every turn whose category reaches it account        the author
-every turn whose category reaches it
+The tier `conversation` belongs to one thread, and turns on that thread see it. The tier `channel` belongs to one
+channel, and turns in that channel see it. The tier `workspace` belongs to the workspace, and `account` to the author;
+every turn whose category reaches such a tier sees it.
 
 No entry is dropped to make room: a full shelf refuses new entries, until somebody deletes old ones. One reading has a
 fixed budget, so that the five-hundredth fire reads no more than the fifth.
 
-A graph's store names memory by a tuple of labels and a key, mapped onto a shelf and an entry's key:
-
-("workspace",)  ("account",)           the one workspace or account ("channel", CHANNEL)                   a channel;
-("channel",) alone is the turn's own ("conversation", THREAD)               a thread; ("conversation",) alone is the
-turn's own
+A graph's store names memory by a tuple of labels and a key, mapped onto a shelf and an entry's key. `("workspace",)`
+and `("account",)` are the one workspace and account. `("channel", CHANNEL)` is a channel, and `("conversation",
+THREAD)` a thread; `("channel",)` and `("conversation",)` are the turn's own.
 
 Any further labels are written before the entry's key, with `/` between: a graph's entry `b` under `("workspace", "a")`
 is `a/b` for tools and commands.
@@ -72,7 +69,7 @@ class Recollection:
 
 
 def shelf_of(tier: str, context: TurnContext, channel: str = "") -> Shelf:
-    """Return the shelf that a turn means by a tier: its thread's, a channel's, the workspace's or the account's.
+    """Return the shelf of a tier in a turn: its thread's, a channel's, the workspace's or the account's.
 
     Raises:
         InvalidInput: there is no such tier.
@@ -355,7 +352,7 @@ class Memory:
     def graph_writes(
         self, call: Call, shelf: Shelf, *, key: str, text: str | None, form: str
     ) -> Callable[[sa.Connection], Outcome]:
-        """Return a turn's allowed write through a graph's store, which is done once even if it is run again.
+        """Return a function that makes a turn's allowed write through a graph's store, once even if it is called again.
 
         Args:
             text: the new text; None deletes the entry if it exists.
@@ -429,7 +426,7 @@ class Spot:
     """A namespace: its shelf, and the labels below the shelf.
 
     Attributes:
-        own: the label of the graph's own part, if a search includes it.
+        own: the label of the graph's own part if a search includes that part; otherwise empty.
     """
 
     shelf: Shelf
@@ -437,7 +434,7 @@ class Spot:
     own: str = ""
 
     def holds(self, key: str) -> bool:
-        """Return whether an entry of the shelf is in this namespace. A graph's own part is included only if named."""
+        """Return whether an entry of the shelf is in this namespace. A graph's own part must be named."""
         labels = tuple(map(_plain, key.split("/")[:-1]))
         if not self.below and labels[:1] != (self.own,) and key.startswith(GRAPH) and labels:
             return False

@@ -27,7 +27,7 @@ class Author:
     """The person who owns the workspace; only this person's acts make anything canonical.
 
     Attributes:
-        imports: True for an import: the pages were written elsewhere.
+        imports: True if the author imports pages that were written elsewhere.
         drafting: True if the page is a draft.
         via: the surface that a decision came by; stored with the decision.
     """

@@ -3,11 +3,9 @@
 Origin and lifecycle come from the caller and its context, never from the draft, which has no such fields. An agent's
 draft always becomes a candidate; only an author's act makes anything canonical.
 
-caller       what is written          origin           lifecycle agent turn   page, summary            agent-produced
-candidate agent turn   deviation                agent-produced   open author       page                     authored
-canonical, or draft if he is drafting author       page of an import        imported         canonical, or draft if he
-is drafting author       attachment               authored         canonical author       acceptance, rejection    as
-proposed      canonical, rejected author       resolution               as recorded      accepted, kept
+A turn's page or summary is agent-produced and a candidate; its deviation is agent-produced and open. An author's page
+or attachment is authored, or imported in an import; it is canonical, but a page is a draft if the author is drafting.
+A decision keeps the origin: it makes a candidate canonical or rejected, and a deviation accepted or kept.
 
 The boundary also links each write to its sources. It records a deviation (origin observed) if a candidate contradicts a
 canonical page, and queues for re-validation the pages derived from a changed page.
@@ -63,7 +61,7 @@ class Stamp:
 
 
 def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None = None) -> Stamp:
-    """Return origin and lifecycle for a write, by the table above. Pure.
+    """Return origin and lifecycle for a write, by the rules above. Pure.
 
     Args:
         draft: the write; only its type matters.
@@ -217,7 +215,7 @@ def _kind_of(
 
 
 def _base_of(connection: Connection, draft: model.PageDraft, turn: TurnContext) -> int:
-    """Return the version that a proposal was made from: the one it names, else the newest at the start of its turn.
+    """Return the version that a draft names. If it names none, return the newest version at the start of its turn.
 
     The turn may not know later changes of the page.
     """
@@ -328,7 +326,7 @@ def _put_page(connection: Connection, draft: model.PageDraft, mark: Stamp, at: d
 def _observe_stale(
     connection: Connection, page_id: str, version: int, which: ColumnElement[bool], *, at: datetime
 ) -> None:
-    """Record, once each, the pending candidates that change a page or derive from it, based on an old version."""
+    """Record each pending candidate that changes a page or derives from it, based on an old version, once."""
     linked = (derivations.c.candidate_id == candidates.c.candidate_id) & (derivations.c.source == page_id)
     waiting = select(candidates, derivations.c.page_version).outerjoin(derivations, linked)
     about = (candidates.c.page_id == page_id) | derivations.c.page_version.is_not(None)

@@ -37,7 +37,7 @@ class Put:
 
     Attributes:
         outcome: new, changed, or unchanged if an import found the same page.
-        queued: the number of derived pages that wait for re-validation because of it.
+        queued: the number of derived pages that wait for re-validation because of the page.
     """
 
     page: model.Page
@@ -76,7 +76,7 @@ class Authoring:
             dry_run: return the result for each page without changing anything.
 
         Raises:
-            InvalidInput, NotFound, Conflict: of the first draft that cannot be written.
+            InvalidInput, NotFound, Conflict: the first draft that cannot be written has this error.
         """
         if len(drafts) > MOST_IMPORTED:
             raise InvalidInput(f"{len(drafts)} pages; the limit for one import is {MOST_IMPORTED}", where="pages")

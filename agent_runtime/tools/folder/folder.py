@@ -70,7 +70,7 @@ def _read(home: Home, path: str, file: str) -> Result:
 
 
 def _files(home: Home, path: str) -> Iterator[tuple[int, str, int, int]]:
-    """Yield of each file when it was changed, in microseconds, its path, its size, and its open folder."""
+    """Yield the change time in microseconds, path, size and open folder of each file."""
     folder, own = Path(path).expanduser().resolve(), home.root.resolve()
     if folder.is_relative_to(own) or not folder.is_dir():
         raise InvalidInput("is no folder, or Turnkeeper's home, which no turn reads", where="[folder] path")
@@ -84,7 +84,7 @@ def _walk(folder: Path, own: Path) -> Iterator[tuple[int, str, int, int]]:
         for name in sorted(filter(_is_shown, names)):
             try:
                 about = os.stat(name, dir_fd=place, follow_symlinks=False)
-            except OSError:  # it was removed meanwhile, or its folder does not let us look at it
+            except OSError:  # the file was removed, or its folder does not allow access
                 continue
             if stat.S_ISREG(about.st_mode):
                 yield max(0, about.st_mtime_ns // 1000), os.path.relpath(f"{at}/{name}", folder), about.st_size, place
@@ -95,7 +95,7 @@ def _is_shown(name: str) -> bool:
 
 
 def offline_jobs() -> tuple[tuple[str, rules.Rule], ...]:
-    """Return the job of a fire that may read the folder: say what changed, and quote how the newest files begin."""
+    """Return the offline job of a fire that may read the folder: report changes, and quote the newest files."""
     return (("folder.changes", lambda brief, done: rules.follow((_look, _open, rules.remember), _report, brief, done)),)
 
 

@@ -88,7 +88,7 @@ class WebReader:
             refuse: raises Denied for a target that the turn must not reach; called again at every redirect.
 
         Raises:
-            InvalidInput: the address, or a redirect's, is not a public page's; or the content is not text.
+            InvalidInput: the address or a redirect is invalid, or the content is not text.
             Denied: an address is not public, or `refuse` raised it.
             NotFound: the server reports that the page does not exist.
             Unreachable: no answer in time, too many redirects, or any other failure.
