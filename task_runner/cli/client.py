@@ -15,7 +15,7 @@ from turnkeeper.storage.locking import STARTING, is_held, is_starting
 from turnkeeper.v1 import schedules_pb2 as wire
 
 PROCESS = "task-runner"
-_NEWEST_TURNS = 20  # channels, among them one whose turn has just ended
+_NEWEST_TURNS = 20  # of a channel; a turn that has just ended is among them
 # Thousands of tasks in one transaction take long.
 _DEADLINES_S = {"ApplyTasks": 120.0}
 
@@ -44,7 +44,7 @@ class Runner:
         self._caller = self._connect() if self.serving else None
 
     def call(self, request: Any) -> Any:
-        """Send a request to the operation that it is named after. A task may be given by a prefix of its name or id.
+        """Send a request to the operation of the same name. A prefix of a task's name or id stands for the task.
 
         Raises TurnkeeperError.
         """

@@ -82,7 +82,7 @@ def state_of(row: Mapping[str, Any]) -> str:
 
 
 def note_if_idle(task: Any) -> None:
-    """Say that a task fires at none of the times just printed, and what changes this; nothing for an active task."""
+    """Note that an inactive task does not fire at the times just printed, and how to change that."""
     if task.state not in {"", "active"}:
         until = f" until {local(time(task, 'paused_until'))}" if task.HasField("paused_until") else ""
         remedy = {"paused": "resume", "disabled": "enable"}.get(task.state)

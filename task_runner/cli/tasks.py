@@ -20,7 +20,7 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
 F = TypeVar("F", bound=Callable[..., Any])
-# The options in the groups of the help; all other options are listed under the last heading.
+# The headings of the help, with their options. Any other option is listed under the last heading.
 PANELS = {
     "What to do": "channel prompt prompt_file payload_json input_json thread_id graph context_json config_json agent"
     " tags",
@@ -33,7 +33,7 @@ PANELS = {
 }
 NONE = "none"
 """The value of an option that removes a field."""
-# Limits the digits of a number: `int` accepts digits of every script, in any number.
+# Limit the digits, because `int` accepts any number of digits, in every script.
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 

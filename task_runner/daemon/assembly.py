@@ -57,7 +57,7 @@ class Runner:
         canceller: cancels turns that a waiting fire asks to cancel.
         pruner: deletes old history.
         warm_up: makes the first fire as fast as later ones.
-        works: True if the runner plans and hands over; False if it only answers, for the page of its machine.
+        works: True if the runner plans and sends fires; False if it only answers the page of its machine.
         beat: reports to the other processes of a shared database that this one is running; None for a local store.
         trouble: returns the machine fault that blocks the store or the event log; empty if there is none.
     """
@@ -211,7 +211,7 @@ async def _opened(
 
 
 async def _warm_up(store: Store, clock: SystemClock, entropy: Entropy) -> None:
-    if not store.is_shared:  # whose rows the rehearsal would lock
+    if not store.is_shared:  # in a shared store, the rehearsal would lock rows of others
         await store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy))
 
 

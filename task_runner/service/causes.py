@@ -26,7 +26,7 @@ def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage], at: dateti
     """
     until = fire.fired_at if fire.outcome is not Outcome.SKIPPED else None
     found = [each for each in outages if each.task_id in {"", fire.task_id} and _concerns(each, fire)]
-    found = [each for each in found if until is None or each.since < until]  # not what the fire itself brought about
+    found = [each for each in found if until is None or each.since < until]  # later outages did not delay the fire
     if not found or not fire.count or not _needs_a_cause(fire, grace):
         return ""
     times = (at,) if at is not None else (fire.first_at, fire.last_at)

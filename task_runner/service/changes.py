@@ -500,9 +500,8 @@ def backfill(
 ) -> tuple[wire.BackfillTaskResponse, list[LogRecord]]:
     """Commit a fire for each scheduled time in [from, to) that never had an accepted fire; with `all`, for each time.
 
-    The times are those of the schedule in force then; before the creation of the task, those of its first schedule. The
-    fires wait for catch-up slots, in order. The cursor and the limit on fires do not move. A repeated request adds
-    nothing.
+    Use the schedule in force at each time, and the task's first schedule for times before its creation. The fires wait
+    for catch-up slots, in order. The cursor and the limit on fires do not move. A repeated request adds nothing.
 
     Raises:
         NotFound, Conflict: the task does not exist, or it cannot fire.

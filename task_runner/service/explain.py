@@ -82,7 +82,7 @@ class Question:
         entries: the ledger entries that cover, or are named by, the time in question.
         newest: the task's newest entries, newest first, if the task was self-paced.
         notes: the triggers of the entries that events made, by entry number.
-        unanswered: the fire under way at that time whose turn ended without an answer; None for none.
+        unanswered: the fire that ran at that time and ended after its approval expired; None if there is none.
         newest_meant: True if no time was given; explain the newest fire, including a manual fire.
     """
 
@@ -179,7 +179,7 @@ def _time_in_question(session: Session, task: Task, text: str, now: datetime) ->
 
 
 def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
-    """Return the triggers of entries; each trigger gives its tasks by name."""
+    """Return the triggers of entries, by entry number, with the names of their tasks."""
     notes = session.events.notes([each.entry_id for each in entries])
     ids = {task_id for note in notes.values() for task_id in note.chain}
     names = {id_: task.definition.name for id_ in ids if (task := session.tasks.find(id_)) is not None}
@@ -215,7 +215,7 @@ def explained(asked: Question) -> Explanation:
 
 
 def _unanswered(asked: Question, covering: Fire | None) -> list[str]:
-    """Report that a time came due while an approval waited that no one answered."""
+    """Report that a time came due while a fire waited for an approval that then expired."""
     fire = asked.unanswered
     if fire is None or fire.ended_at is None or (covering is not None and covering.entry_id == fire.entry_id):
         return []

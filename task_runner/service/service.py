@@ -106,7 +106,7 @@ class Service:
         return await self._store.read(lambda session: self._shown(session, changes.find(session, request.name)))
 
     async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:
-        """Return the living tasks that match the filters, by next fire time."""
+        """Return the existing tasks that match the filters, by next fire time."""
         now = self._clock.now()
         answer = await self._store.read(lambda session: lists.list_tasks(session, request, now))
         if self._serving is not None:
@@ -471,7 +471,7 @@ class Names:
 
         Raises InvalidInput if the runtime does not know a name, or if the graph would refuse the task's input.
         """
-        hosted = given is not None and model.HOSTED.fullmatch(given.agent)  # a terminal reads what it likes
+        hosted = given is not None and model.HOSTED.fullmatch(given.agent)  # an agent in a terminal runs no graph
         inputs = [FireRequest(**{name: getattr(given, name) for name in _GIVEN})] if hosted else []
         return [*await self._check_categories(categories), *await self._check_graphs(graphs - {""}, inputs)]
 

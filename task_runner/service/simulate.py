@@ -1,7 +1,7 @@
 """Run the production planner on a virtual clock over a span of time, with declared outages. Pure.
 
-Each task starts the span with nothing open. The runner plans and sends the moment it can; a turn succeeds after the
-time it is said to take. While the runner is down, turns continue, and their outcomes arrive when it is back. A turn
+Each task starts the span with nothing open. The runner plans and sends without delay, and each turn succeeds after
+its given duration. While the runner is down, turns continue, and their outcomes arrive when it is back. A turn
 of a self-paced task requests no next wake, so `if_silent` decides.
 
 `Simulate` simulates stored tasks for programs. The command line simulates in its own process, without limits.

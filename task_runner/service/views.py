@@ -43,7 +43,7 @@ def show_task(
     """Return a task as a protobuf message.
 
     Args:
-        now: the time. What came due up to then and is not planned yet counts as missed, and is no next time.
+        now: the time. Earlier times that are due but not planned count as missed, and are not shown as next times.
         lateness: the delays of the task's newest fires, in seconds.
         away: True if the agent runtime does not answer.
 

@@ -31,7 +31,7 @@ class Events:
     def listeners(self, names: Collection[str]) -> list[Task]:
         """Return the tasks that listen for events of these names, including stopped ones. Uses an index.
 
-        A unit that changes something locks them, as :class:`Tasks` says.
+        A unit of work that changes something locks the tasks; see :class:`Tasks`.
         """
         query = _LISTENERS.with_for_update() if self._locks else _LISTENERS
         return [task_of(row) for row in self._connection.execute(query, {"names": listed(names)})]

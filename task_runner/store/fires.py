@@ -167,7 +167,7 @@ class Fires:
         return list(self._connection.execute(query).scalars())
 
     def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
-        """Return at most `limit` running fires whose end a fire waiting behind them requests, by number, in order."""
+        """Return at most `limit` running fires, by number, in order, that a waiting fire asks to end."""
         return self._found(_ASKED_TO_END, after=after_entry, limit=limit)
 
     def of_stopped_tasks(self, limit: int) -> list[Fire]:

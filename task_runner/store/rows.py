@@ -60,7 +60,7 @@ class Outgoing:
 
 
 class Key(NamedTuple):
-    """An attempt of a fire; of a sent one, also its entry, its task, and whether limits count the fire."""
+    """An attempt of a fire. A sent fire also has its entry, its task, and whether limits count the fire."""
 
     fire_id: str
     attempt: int
@@ -106,8 +106,8 @@ class Outage:
     """A span in which nothing could be sent.
 
     Attributes:
-        to: when it ended; while it lasts, when it was last seen.
-        lasts: whether it has not ended.
+        to: the end of the span, or the last time at which it was seen while it lasts.
+        lasts: True while the span has not ended.
         task_id: the only task that it concerned; empty for every task.
         why: details, such as the error of the store.
     """
@@ -427,12 +427,12 @@ def encode_definition(definition: Definition) -> str:
 
 
 def signed(definition: str, by: str) -> str:
-    """Return a definition, as :func:`encode_definition` wrote it, with its channel."""
+    """Return a definition, as :func:`encode_definition` wrote it, with the origin `by` of its edit."""
     return f'{definition[:-1]},"edited_by":{json.dumps(by)}}}' if by else definition
 
 
 def signature_of(text: str) -> str:
-    """Return the channel of a definition. Empty if unknown."""
+    """Return the origin of a definition's edit. Empty if unknown."""
     return str(json.loads(text).get("edited_by", ""))
 
 

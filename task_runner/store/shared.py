@@ -38,7 +38,7 @@ class Told(NamedTuple):
     held_by_json: str
     tokens: int
     wake_after_s: int | None
-    refused: str = ""  # the field of its request because of which a runtime could not begin a fire
+    refused: str = ""  # the field of a fire's request that kept a runtime from beginning the fire
 
     @property
     def held_by(self) -> list[str]:
@@ -79,7 +79,7 @@ class Shared:
         return MOST_WAITING - _handover.waiting(self._connection, MOST_WAITING)
 
     def put(self, requests: Sequence[tuple[Any, bytes]], at: datetime) -> None:
-        """Put fires, each as its request's message and bytes."""
+        """Put fires, each given as its request and the request's bytes."""
         rows = [
             {"key": f"fire:{request.fire_id}:{request.attempt}", "kind": FIRE, "envelope": data}
             | {"thread_id": request.thread_id, "agent": request.agent}
@@ -96,13 +96,13 @@ class Shared:
         return _handover.withdraw(self._connection, f"fire:{fire_id}:{attempt}")
 
     def cancel(self, fire_id: str, attempt: int, thread_id: str, reason: str, at: datetime, *, asleep: bool) -> None:
-        """Request the end of an attempt's turn; with `asleep`, also while it waits for its author or a pause."""
+        """Request the end of an attempt's turn; with `asleep`, even if the turn waits for its author or a pause."""
         turn_id = turn_of(fire_id, attempt)
         if asleep or _NEWEST.value(self._connection, turn=turn_id) not in _ASLEEP:
             _handover.cancel(self._connection, turn_id, thread_id, reason, at)
 
     def catch_up(self) -> datetime | None:
-        """Keep others from handing over a caught-up fire until this unit ends. None if another runner does it.
+        """Keep others from handing over a caught-up fire until this transaction ends. None if another runner does so.
 
         Return the time before which no runner may hand over the next.
         """
@@ -139,7 +139,7 @@ class Shared:
             _SET_META.run(self._connection, key="bridged", value=wanted)
 
     def happened(self, names: Collection[str], after: int, limit: int) -> list[Happened]:
-        """Return at most `limit` events inside turns with these names, behind a number, in order."""
+        """Return at most `limit` events inside turns with these names and a greater number, in order."""
         rows = _HAPPENED.rows(self._connection, names=listed(names), after=after, limit=limit)
         return [Happened(*row) for row in rows]
 

@@ -37,8 +37,8 @@ CONNECTIONS = 4  # connections to a server
 class Session:
     """One transaction.
 
-    If other processes may write the same database, a change of a task or its fires first locks the task, which reading
-    the task does. Code that finds fires before it has read their tasks uses :meth:`locked`.
+    If other processes may write the same database, reading a task locks it. Read a task before you change it or its
+    fires. Code that finds fires before it has read their tasks uses :meth:`locked`.
 
     Attributes:
         fires: the ledger, and the requests frozen for its fires.
@@ -53,7 +53,7 @@ class Session:
     def __init__(
         self, connection: Connection, now: Callable[[], datetime], at_home: str = "", *, reads: bool = False
     ) -> None:
-        """Begin. With `reads`, nothing is changed, so nothing is locked."""
+        """Begin. With `reads`, the session changes nothing and locks nothing."""
         self.at_home, self._connection = at_home, connection
         self._locks = of_server(connection) and not reads
         self.tasks = Tasks(connection, locks=self._locks)
@@ -76,7 +76,7 @@ class Session:
         return alone(self._connection, name)
 
     def tell(self) -> None:
-        """Notify other runners, once this is committed, that tasks have changed."""
+        """Notify other runners of changed tasks after the commit."""
         notify(self._connection, [""], TASKS)
 
     def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
@@ -137,7 +137,7 @@ class Stoppages:
         self._connection = connection
 
     def begin(self, cause: Cause, task_id: str, at: datetime, why: str = "") -> None:
-        """Record that a stoppage began. A present one keeps its begin."""
+        """Record that a stoppage began. If it has already begun, keep its start."""
         if not self._change(cause, task_id, to_us=to_us(at), why=why):
             self._add(cause, task_id, why, at, at, lasts=True)
 
@@ -224,7 +224,7 @@ class Store:
         ).result()
 
     async def run(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in one transaction. Return its result once on disk. An exception undoes this work alone."""
+        """Run `work` in one transaction. Return its result after the commit. An exception undoes only this work."""
         return await self._database.run(lambda connection: work(Session(connection, self._clock.now, self._at_home)))
 
     async def change(self, work: Callable[[Session], T]) -> T:

@@ -23,7 +23,7 @@ class Tasks:
     """The tasks, over one connection inside a transaction.
 
     A task's row is the lock for all of its fires. If other processes may write the same database, a unit that changes
-    something reads tasks only under their locks: no other process changes them, or their fires, until the unit ends.
+    something reads tasks only under their locks. No other process changes these tasks or their fires until it ends.
     """
 
     def __init__(self, connection: Connection, *, locks: bool = False) -> None:
@@ -35,7 +35,7 @@ class Tasks:
             _LOCK.rows(self._connection, ids=listed(ids))
 
     def add(self, new: Sequence[model.Task], by: str = "") -> None:
-        """Write new tasks, their first revisions and by what they came. Raises AlreadyExists if a name is taken."""
+        """Write new tasks and their first revisions, with the origin `by`. Raises AlreadyExists if a name is taken."""
         rows = [stored.row_of_task(task) for task in new]
         try:
             _ADD.run_each(self._connection, rows)
@@ -117,7 +117,7 @@ class Tasks:
         ]
 
     def edited_by(self, task: model.Task) -> str:
-        """Return the channel of a task's newest revision. Empty if unknown."""
+        """Return the origin of the edit that made a task's newest revision. Empty if unknown."""
         newest = (revisions.c.task_id == task.id) & (revisions.c.revision == task.revision)
         return stored.signature_of(
             self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}"
@@ -191,7 +191,7 @@ class Tasks:
         self.count_accepted((fire.task_id, fire.kind in model.COUNTED) for fire in fires)
 
     def count_accepted(self, fires: Iterable[tuple[str, bool]]) -> None:
-        """Add fires that were accepted for the first time to their tasks' counts; True if limits count the fire."""
+        """Count fires accepted for the first time, each given as its task's id and whether limits count the fire."""
         counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for task_id, limited in fires:
             counts[task_id][0] += 1

@@ -19,7 +19,7 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
 
 CALENDAR = ".ics"
-# The years in which events count, read in parts: for most oversized calendars the first part already shows it.
+# Bounds, in years, of the parts in which events are read. Most oversized calendars are known after the first part.
 _YEARS = (0, 1, 2, 4, 10)
 _MOST_READ = 10_000
 _AGAIN = "before then, read the calendar again: apply the file, or edit the task"
@@ -88,14 +88,14 @@ def _query(occurrences: Any, calendar: Any) -> Any:
     """Return the library's query for the events of a calendar."""
 
     class Covering(occurrences.EventAdapter):  # type: ignore[misc]  # the library has no types
-        """An event whose occurrences become exclusions, without the library's copy of the event for each."""
+        """An event whose occurrences become exclusions. Unlike the library, it does not copy the event for each."""
 
         def __init__(self, event: Any) -> None:
             super().__init__(event)
             self._is_off = str(event.get("STATUS", "")).upper() == "CANCELLED"
 
         def as_component(self, start: date, stop: date, _keep: object) -> dict[str, str]:
-            """Return the exclusion of an occurrence as `covers`; empty if it is cancelled or has no length."""
+            """Return the exclusion of an occurrence as `covers`, empty if the event is cancelled or has no length."""
             return {"covers": "" if self._is_off else _written(start, stop)}
 
     return occurrences.of(calendar, components=[occurrences.ComponentsWithName("VEVENT", Covering)])
@@ -118,7 +118,7 @@ def _written(start: date, end: date) -> str:
         last = max(start, end - _DAY)
         return start.isoformat() if last == start else f"{start}..{last}"
     assert isinstance(end, datetime)
-    # A time without a zone is in the task's zone, which the exclusion is interpreted in.
+    # Write a time without a zone as it is: the task's zone applies to the exclusion.
     return "" if end <= start else f"{_instant(start)}..{_instant(end)}"
 
 
@@ -181,9 +181,9 @@ def _is_after(event: Any, end: datetime) -> bool:
 
 
 def _tables(event: Any) -> Iterator[Timetable]:
-    """Yield the timetables of an event's rules. Raises InvalidInput: a rule that `--rrule` refuses."""
+    """Yield the timetables of an event's rules. Raises InvalidInput for a rule that `--rrule` refuses."""
     for rule in _listed(event, "RRULE"):
-        # Read as times in UTC, which skips and repeats none: they are times of the event's own wall clock.
+        # The times are those of the event's own wall clock. Read them as UTC, which skips and repeats none.
         anchor = _naive(event.start).replace(tzinfo=UTC)
         yield parse_rrule(rule.to_ical().decode(), zone=zone("UTC"), anchor=anchor)
 

@@ -1,4 +1,4 @@
-"""`export --watch`: a folder with one TOML file for each task. To edit or remove a file changes or deletes its task.
+"""`export --watch`: a folder with one TOML file for each task. Editing or removing a file changes or deletes its task.
 
 The folder stores the last state on which it and the runner agreed. So changes that were made while no program watched
 are recognized. If this state is missing, files are only added: an accidentally empty folder deletes no task.
@@ -46,7 +46,7 @@ class Step(Enum):
 
 
 def decide(agreed: Agreed, file: str | None, task: str | None) -> Step:
-    """Decide about one task. A change on one side is copied to the other; if both changed, the task's wins."""
+    """Decide about one task. Copy a change on one side to the other; if both changed, the task wins."""
     file_changed, task_changed = file != agreed.file, task != agreed.task
     if file == task and (file_changed or task_changed):
         return Step.AGREE
@@ -68,7 +68,7 @@ class Done:
 
 
 class Mirror:
-    """One folder. A changed file counts after two equal readings, because editors write in several steps."""
+    """One folder. A changed file is applied after two equal readings, because editors write in several steps."""
 
     def __init__(self, folder: Path) -> None:
         """Create the folder if it is missing."""

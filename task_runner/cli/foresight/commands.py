@@ -120,7 +120,7 @@ def _declared(files: list[str]) -> Iterator[_Chosen]:
 
 
 def _since(task: Any) -> datetime:
-    # A schedule that counts from an anchor counts as declared at the anchor; any other, before all time.
+    # Treat a schedule with an anchor as declared at the anchor, and any other as declared at the epoch.
     return instant(task.anchor_at) if task.HasField("anchor_at") else EPOCH
 
 
