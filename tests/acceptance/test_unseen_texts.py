@@ -104,7 +104,8 @@ ACTS = [
 ]
 # Commands that show no stored text, or that another test has on a terminal, with a peer or with a program of its own.
 ELSEWHERE = """
-down|forget|graph install|inbox watch|init|keys rotate|loop reschedule|loop restore|loop tick|mcp|migrate|move|peers add
+deliver add|deliver remove|deliver test|down|forget|graph install|hooks add|hooks remove|inbox watch|init|keys rotate
+loop reschedule|loop restore|loop tick|mcp|migrate|move|peers add
 peers invite|peers remove|quiet|restart|restore|service install|service uninstall|task tick|up|watchdog suspend
 web keys make|web keys revoke|web open|web serve|workspace import
 """
