@@ -333,7 +333,7 @@ class Basis:
     def runtime(self, build: Build, store: Store) -> Runtime:
         """Assemble the parts; `build` makes the graph."""
         clock, log = self.clock, self.log
-        failpoints, arrived, live = Failpoints(self.environ), Signal(), LiveOutput()
+        failpoints, arrived, live = Failpoints(self.environ), Signal(), LiveOutput(offered("run-events"))
         categories = Categories(self.home, self.settings)
         narrowing, workspace = Narrowing(categories.get), self._workspace(store)
         mailboxes = self._mailboxes(store, arrived, categories, live)
@@ -455,9 +455,8 @@ class Basis:
         default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live, answered=answered)
         observers = Observers("turns", self.log, settings, self.clock)
         self.stack.callback(observers.close)
-        how["callbacks"] = observers.callbacks
+        how |= {"callbacks": observers.callbacks, "events": live.runs}
         engines: dict[str, Engine] = {}
-        how["events"] = offered("run-events")
         for name, one in self._graphs().items():
             of_author = one is not None and (name != default or foreign)
             graph = (

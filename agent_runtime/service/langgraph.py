@@ -23,6 +23,7 @@ from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_STATES = 1000
+PATIENCE_S = 2.0  # for the next event of a turn that ended on another machine
 
 
 class LangGraph:
@@ -89,13 +90,24 @@ class LangGraph:
     async def WatchRun(  # noqa: N802
         self, request: wire.WatchRunRequest, context: Any
     ) -> AsyncIterator[wire.RunEvent]:
-        """Send a thread's recorded run events, then new ones live; for a turn of another process, send its state.
+        """Send a thread's recorded run events, then new ones live; for a turn without events here, send its state.
 
         Raises NotFound.
         """
         engine = await self._engine(request.thread_id)
         await context.send_initial_metadata(())
-        ring, told = self._runtime.engines.events.ring(request.thread_id), ("", "")
+        events, turn = self._runtime.engines.events, await self._store.read(self._bearing, request)
+        runs = turn is None or turn.status == "running"
+        awaited = (request.turn_id if turn is None else turn.turn_id) if runs else ""
+        with events.reading(request.thread_id, awaited) as ring:
+            async for event in self._watched(request, engine, ring, ("", "") if runs else (turn.turn_id, turn.status)):
+                yield event
+
+    async def _watched(
+        self, request: wire.WatchRunRequest, engine: Engine | None, ring: Any, over: tuple[str, str]
+    ) -> AsyncIterator[wire.RunEvent]:
+        """Yield the events of a ring. `over` is a turn whose events are not awaited, and its state."""
+        told, relayed = ("", ""), self._runtime.engines.events.relayed
         after = request.after or ring.start_of(request.turn_id, resumed=request.resumed)
         while not self.closing:
             news, stored = ring.changed.next(), self._store.conversations.next()
@@ -106,6 +118,10 @@ class LangGraph:
             turn = await self._store.read(self._bearing, request)
             here = turn is None or turn.status == "running" or ring.running == turn.turn_id
             if turn is not None and not here and (turn.turn_id, turn.status) not in {told, ring.stopped}:
+                if relayed and (turn.turn_id, turn.status) not in {over, ring.incomplete}:
+                    if not await self._runtime.clock.wait(news, PATIENCE_S):
+                        over = turn.turn_id, turn.status
+                    continue
                 engine = engine or await self._engine(request.thread_id)
                 shown = [("values", await self._values(engine, request)), ("status", {"status": turn.status})]
                 begun = [("status", {"status": "running"})] if told[0] != turn.turn_id else []

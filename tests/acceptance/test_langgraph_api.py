@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.constellation import AGENT_RUNTIME
 from tests.support.langgraph import Lg, constellation_with_web, said
-from tests.support.machines import TwoMachines
 from tests.support.postgres import Server
 
 pytestmark = pytest.mark.process
@@ -299,9 +298,6 @@ def test_post_threads_thread_id_runs_stream(lg: Lg) -> None:
     found = lg.stream(f"/threads/{made}/runs/stream", RUN | {"stream_mode": modes, "stream_subgraphs": True})
     names = [name for name, _ in found]
     assert (names[0], names[-1]) == ("metadata", "end")
-    if isinstance(lg.constellation, TwoMachines):  # a run's events are in the memory of the machine that runs it
-        assert set(names) == {"metadata", "values", "end"}
-        return
     assert set(names) == {"metadata", "values", "messages", "updates", "end"}
     spoken: dict[str, str] = {}
     for name, data in found:
@@ -318,8 +314,7 @@ def test_where_a_run_is_has_no_prefix(lg: Lg) -> None:
         assert location == f"{answer.headers['content-location']}/stream?stream_mode=updates"
         assert location.startswith(f"/threads/{made}/runs/turn-")
         answer.read()
-    if not isinstance(lg.constellation, TwoMachines):
-        assert {name for name, _ in lg.stream(location)} == {"metadata", "updates", "end"}
+    assert {name for name, _ in lg.stream(location)} == {"metadata", "updates", "end"}
 
 
 def test_post_threads_thread_id_runs_wait(lg: Lg) -> None:

@@ -1,10 +1,13 @@
 """Inboxes in a store that several machines share, and the notifications between the machines."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
+from sqlalchemy import Connection
+
 from agent_runtime.daemon.assembly import PROCESS, Basis
+from agent_runtime.daemon.cluster.runs import RUNS, RunRelay
 from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
 from agent_runtime.model.graphs import Catalog
@@ -42,12 +45,17 @@ def open_mailboxes(
     def trouble(why: str) -> None:
         basis.log.emit("store.unreachable", reason=why)
 
-    async def say(channel: str, said: str) -> None:
-        await basis.database.run(lambda connection: tell(connection, channel, said))
+    async def say(channel: str, *texts: str) -> None:
+        await basis.database.run(partial(_tell_all, channel, texts))
 
-    relay = Relay(live, say, basis.clock, node=basis.entropy.hex(12))
+    node = basis.entropy.hex(12)
+    relay = Relay(live, say, basis.clock, node=node)
+    runs = RunRelay(lambda: live.runs, say, basis.clock, node=node)
 
     def on_news(channel: str, said: str) -> None:
+        if channel == RUNS:
+            runs.heard(said)
+            return
         if channel in {FOLLOWED, WORDS}:
             relay.heard(channel, said)
             return
@@ -55,8 +63,9 @@ def open_mailboxes(
             signal_.notify()
 
     async def listening() -> None:
-        heard = basis.settings.store.heard(NEWS, OUTCOMES, FOLLOWED, WORDS)
-        await asyncio.gather(listen(basis.url, on_news, trouble, basis.clock, heard), *([relay.run()] if heard else []))
+        heard = basis.settings.store.heard(NEWS, OUTCOMES, FOLLOWED, WORDS, RUNS)
+        announcing = [relay.run(), runs.run()] if heard else []
+        await asyncio.gather(listen(basis.url, on_news, trouble, basis.clock, heard), *announcing)
 
     return SharedMailboxes(
         basis.home,
@@ -72,6 +81,11 @@ def open_mailboxes(
         on_taken=basis.saver.acontinue,
         listening=listening,
     )
+
+
+def _tell_all(channel: str, texts: Collection[str], connection: Connection) -> None:
+    for said in texts:
+        tell(connection, channel, said)
 
 
 def _digests_of_graphs(basis: Basis) -> dict[str, str]:

@@ -243,10 +243,11 @@ class LiveOutput:
     Attributes:
         readers: the number of readers of each channel here, without those that forward the output.
         read: notified if a channel gets its first reader.
+        runs: the events of runs; None if no surface reads them.
     """
 
-    def __init__(self) -> None:
-        self.readers, self.read = Counter[str](), Signal()
+    def __init__(self, runs: Any = None) -> None:
+        self.readers, self.read, self.runs = Counter[str](), Signal(), runs
         self._listeners: dict[str, set[Listener]] = {}
         self._states: dict[str, _State] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

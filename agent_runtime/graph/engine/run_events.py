@@ -1,11 +1,14 @@
 """The events of runs while they happen: a bounded ring for each thread, in memory, from the beginning of a run.
 
 LangGraph streams parts in several modes; each becomes an event here, as JSON. Readers that come later get the earlier
-events too. After a restart the ring is empty, and a reader gets the state from the store instead.
+events too. After a restart the ring is empty, and a reader gets the state from the store instead. Where machines share
+a store, a ring also holds the events of runs elsewhere, while it has readers.
 """
 
+import json
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +16,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from agent_runtime.graph.engine.states import to_json
+from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import TurnContext
 
@@ -32,6 +36,7 @@ class RunEvent:
         mode: one of :data:`MODES`, or `protocol` (an event of a message in the newer protocol), `lifecycle` (of a
             subgraph) or `status` (of the turn).
         namespace: the path of subgraphs; empty for the graph itself.
+        sender: the other machine's process that runs the turn; empty for this one.
     """
 
     number: int
@@ -39,28 +44,75 @@ class RunEvent:
     mode: str
     namespace: tuple[str, ...]
     data_json: str
+    sender: str = ""
+
+    @property
+    def begins(self) -> bool:
+        """True if an interval of the turn begins."""
+        return self.mode == "status" and json.loads(self.data_json)["status"] == "running"
 
 
 class Ring:
-    """The events of a thread."""
+    """The events of a thread.
 
-    def __init__(self) -> None:
+    Attributes:
+        readers: the number of streams that read the ring.
+        since: changes when the ring gets its first reader.
+        awaited: the turn whose end the newest reader awaits; empty if none.
+        incomplete: the turn that stopped last on another machine and lacks events here, and its state.
+    """
+
+    def __init__(self, number: int = 0) -> None:
         self.events: deque[RunEvent] = deque()
         self.changed = Signal()
-        self.number = self._characters = 0
+        self.number, self._characters = number, 0
+        self.readers = self.since = 0
+        self.awaited = self._broken = ""
+        self.incomplete = ("", "")
+        self._heard: dict[str, int] = {}  # by sender: the number there of the newest event
         self.running = ""  # the turn whose interval runs in this process
         self.stopped = ("", "")  # the turn that stopped last in this process, and its state
 
     def add(self, turn_id: str, mode: str, data: Any, namespace: tuple[str, ...] = ()) -> None:
-        self.number += 1
         text = to_json(data)
-        self.events.append(
-            RunEvent(number=self.number, turn_id=turn_id, mode=mode, namespace=namespace, data_json=text)
-        )
-        self._characters += len(text)
+        self._put(RunEvent(number=self.number + 1, turn_id=turn_id, mode=mode, namespace=namespace, data_json=text))
+
+    def _put(self, event: RunEvent) -> None:
+        self.number = event.number
+        self.events.append(event)
+        self._characters += len(event.data_json)
         while len(self.events) > MOST_EVENTS or self._characters > MOST_CHARACTERS:
             self._characters -= len(self.events.popleft().data_json)
         self.changed.notify()
+
+    def hear(self, sender: str, after: int, told: Mapping[str, Any]) -> None:
+        """Add an event of another machine once. `after` is the number of the one before it there; 0 if none was sent.
+
+        If events are missing, the end of the turn is not added: its readers get the state from the store.
+        """
+        last = self._heard.get(sender, 0)
+        if told["number"] <= last:
+            return
+        self._heard[sender] = told["number"]
+        here = {"number": self.number + 1, "namespace": tuple(told["namespace"]), "sender": sender}
+        event = RunEvent(**{**told, **here})
+        if event.begins:
+            self._broken, self.stopped = "", ("", "") if self.stopped[0] == event.turn_id else self.stopped
+        elif not after or after != last:
+            self._broken = event.turn_id
+        if event.mode == "status" and not event.begins:
+            stopped = event.turn_id, json.loads(event.data_json)["status"]
+            if self._broken == event.turn_id:
+                self.incomplete = stopped
+                self.changed.notify()
+                return
+            self.stopped = stopped
+        self._put(event)
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the turn waits: another machine may continue it, and its events would be missing here."""
+        return bool(self._heard) and not self.running and self.stopped[1] not in {"", *FINISHED}
 
     def after(self, number: int) -> list[RunEvent]:
         return [one for one in self.events if one.number > number]
@@ -77,21 +129,57 @@ class Ring:
 
 
 class RunEvents:
-    """The rings of a runtime's threads."""
+    """The rings of a runtime's threads.
+
+    Attributes:
+        read: notified if a ring gets a reader.
+        relayed: True if other machines send the events of their runs.
+    """
 
     def __init__(self) -> None:
         self._rings: OrderedDict[str, Ring] = OrderedDict()
+        self._numbers = self._since = 0
+        self.read, self.relayed = Signal(), False
 
     def ring(self, thread_id: str) -> Ring:
         """Return a thread's ring, or make one. If there are too many, drop the least recently used idle ring."""
-        ring = self._rings.setdefault(thread_id, Ring())
+        ring = self._rings.setdefault(thread_id, Ring(self._numbers))
         self._rings.move_to_end(thread_id)
         while len(self._rings) > MOST_THREADS:
-            idle = next((name for name, one in self._rings.items() if not one.running and one is not ring), "")
+            unused = (name for name, one in self._rings.items() if not (one.running or one.readers or one is ring))
+            idle = next(unused, "")
             if not idle:
                 break
-            del self._rings[idle]
+            self._drop(idle)
         return ring
+
+    def _drop(self, thread_id: str) -> None:
+        self._numbers = max(self._numbers, self._rings.pop(thread_id).number)  # no number is given twice
+
+    @contextmanager
+    def reading(self, thread_id: str, awaited: str) -> Iterator[Ring]:
+        """Read a thread's ring during the block. `awaited` is the turn whose end is awaited; empty if none."""
+        ring = self.ring(thread_id)
+        if not ring.readers:
+            self._since += 1
+            ring.since = self._since
+        ring.readers, ring.awaited = ring.readers + 1, awaited
+        self.read.notify()
+        try:
+            yield ring
+        finally:
+            ring.readers -= 1
+            if not ring.readers and ring.is_stale:
+                self._drop(thread_id)
+
+    def followed(self) -> dict[str, Ring]:
+        """Return the rings that have readers, by thread."""
+        return {thread_id: ring for thread_id, ring in self._rings.items() if ring.readers}
+
+    def hear(self, thread_id: str, sender: str, after: int, told: Mapping[str, Any]) -> None:
+        """Add an event of another machine (see :meth:`Ring.hear`) if the thread's ring has readers."""
+        if (ring := self.followed().get(thread_id)) is not None:
+            ring.hear(sender, after, told)
 
     def begin(self, turn: TurnContext, run: Mapping[str, Any]) -> "Recorder":
         """Return the recorder of an interval of a run."""

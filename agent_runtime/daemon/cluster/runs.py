@@ -1,0 +1,100 @@
+"""Passing the events of runs on to the machines whose clients read them, by notifications of the shared database."""
+
+import asyncio
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from agent_runtime.service.streams import FOLLOW_S, FOLLOWED_S, IDLE_S, PIECE_S
+from turnkeeper.clock import Clock
+from turnkeeper.errors import TurnkeeperError
+
+RUNS = "turnkeeper_runs"  # the channel for news that a client follows a run, and for the run's events
+LONGEST_EVENT = 256 << 10  # characters; a longer event is omitted, and the reader gets the state at the end
+LONGEST_PART = 4000  # characters: the rest of a notification is for names
+MOST_PARTS = 32  # in a transaction
+
+
+class RunRelay:
+    """Passes the events of turns that run here to each machine that follows them, and takes those of other machines.
+
+    A follower announces each second which threads it follows. It gets the running interval from its beginning.
+    """
+
+    def __init__(
+        self, events: Callable[[], Any], tell: Callable[..., Awaitable[object]], clock: Clock, *, node: str
+    ) -> None:
+        """`events` returns the rings, or None; `tell` sends texts on a channel; `node` is this process's name."""
+        self._events, self._tell, self._clock, self._node = events, tell, clock, node
+        self._asked: dict[tuple[str, str], tuple[float, int, str]] = {}  # by thread and node: until when, since, turn
+        self._passing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._parts: dict[tuple[str, str], list[str]] = {}
+
+    async def run(self) -> None:
+        """Announce the threads that are followed here, until cancelled."""
+        if (events := self._events()) is None:
+            return
+        events.relayed = True
+        try:
+            while True:
+                news, followed = events.read.next(), events.followed()
+                said = [{"thread": of, "since": one.since, "awaited": one.awaited} for of, one in followed.items()]
+                await self._say(said)
+                await self._clock.wait(news, FOLLOW_S if followed else IDLE_S)
+        finally:
+            for task in self._passing.values():
+                task.cancel()
+
+    def heard(self, said: str) -> None:
+        """Process a notification."""
+        told, events = json.loads(said), self._events()
+        key = told["thread"], told["node"]
+        if events is None or told["node"] == self._node:
+            return
+        if "since" in told:
+            self._asked[key] = self._clock.monotonic() + FOLLOWED_S, told["since"], told["awaited"]
+            if key not in self._passing:
+                self._passing[key] = asyncio.create_task(self._pass_on(*key), name=f"pass-on-run-{key[0]}")
+                self._passing[key].add_done_callback(lambda _task: self._passing.pop(key, None))
+        elif told["to"] == self._node:
+            parts = self._parts.pop(key, []) if told["part"] else []
+            if len(parts) == told["part"]:
+                parts.append(told["text"])
+                self._parts[key] = parts
+            if len(parts) == told["of"]:
+                events.hear(*key, *json.loads(zlib.decompress(b64decode("".join(self._parts.pop(key))))))
+
+    async def _pass_on(self, thread_id: str, to: str) -> None:
+        since = after = last = 0
+        while (asked := self._asked[thread_id, to])[0] > self._clock.monotonic():
+            ring = self._events().ring(thread_id)
+            news, turn_id = ring.changed.next(), ring.running or asked[2]
+            if since != asked[1]:
+                since, last = asked[1], 0
+                after = ring.start_of(turn_id, resumed=True) if turn_id else ring.number
+            said = []
+            for one in ring.after(after):
+                if not one.sender:
+                    said += _parts(thread_id, to, (last, asdict(one))) if len(one.data_json) <= LONGEST_EVENT else []
+                    last = one.number
+            after = ring.number
+            await self._say(said)
+            await self._clock.sleep(PIECE_S if said else 0)
+            await self._clock.wait(news, FOLLOW_S)
+
+    async def _say(self, said: Sequence[dict[str, Any]]) -> None:
+        texts = [json.dumps({"node": self._node, **one}) for one in said]
+        with suppress(TurnkeeperError):  # the server is away: the reader gets the state from the store
+            for start in range(0, len(texts), MOST_PARTS):
+                await self._tell(RUNS, *texts[start : start + MOST_PARTS])
+
+
+def _parts(thread_id: str, to: str, told: Any) -> list[dict[str, Any]]:
+    text = b64encode(zlib.compress(json.dumps(told).encode())).decode()
+    texts = [text[start : start + LONGEST_PART] for start in range(0, len(text), LONGEST_PART)]
+    about = {"thread": thread_id, "to": to, "of": len(texts)}
+    return [about | {"part": number, "text": text} for number, text in enumerate(texts)]
