@@ -31,7 +31,7 @@ from turnkeeper.storage.files import SystemFiles
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 T = TypeVar("T")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 STATES = wire.TurnEvent.State
 OVER = {"INTERRUPTED", "PAUSED", "SUCCEEDED", "SILENT", "FAILED", "CANCELLED", "HELD"}
 SETTINGS = Settings(categories=CategorySettings(autonomous_allowed=("work", "quiet", "brief")))
