@@ -21,7 +21,7 @@ from agent_runtime.graph.offline.model import OfflineModel
 from turnkeeper.clock import Clock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
-from turnkeeper.config.models import full_name, package_of
+from turnkeeper.config.models import full_name, key_name, package_of
 from turnkeeper.config.settings import ModelSettings
 from turnkeeper.errors import InvalidInput
 
@@ -120,6 +120,8 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
         if settings.base_url:
             hint += "; if the server needs no key, set any value, such as OPENAI_API_KEY=none"
         said = redact(_first_sentence(error), known_secrets(home, {**os.environ, **environ}, settings.base_url))
+        if not settings.base_url and key_name(name) not in {"", *os.environ}:
+            said = f"{key_name(name)} is not set"
         raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
 
 

@@ -501,7 +501,7 @@ class TestAModelThatCannotBeMade:
     @pytest.mark.parametrize(
         ("model", "says"),
         [
-            ({"base_url": ""}, "model.name: the model 'openai:stub-model' cannot be made: Missing credentials"),
+            ({"base_url": ""}, "model.name: the model 'openai:stub-model' cannot be made: OPENAI_API_KEY is not set;"),
             ({}, "OPENAI_API_KEY=none"),
             (
                 {"name": "nosuch:model", "base_url": ""},
