@@ -294,6 +294,7 @@ def test_a_home_that_runs_another_graph_keeps_it_or_moves_to_the_new_one_as_the_
     assert take_on(home, GARDEN, Tasks.MOVE) == [home.config]
     moved = load_settings(home).agents["agent0"]
     assert (moved.graph, moved.workers) == (GARDEN.reference, 2)
+    assert "--graph garden" in next_steps(home, GARDEN, example=False)[-1], "its category grants that name alone"
 
 
 @pytest.mark.parametrize(
@@ -303,7 +304,7 @@ def test_init_names_what_a_task_of_the_graph_takes_in_lines_of_eighty_columns(
     shell: Shell, field: str, option: str
 ) -> None:
     project = look_at(shell.home, shell.write(ASKER.format(field=field)))
-    steps = next_steps(shell.home, replace(project, name="nursery"), Tasks.MOVE, example=False)
+    steps = next_steps(shell.home, replace(project, name="nursery"), example=False)
     assert steps[-1].strip() == option
     assert max(map(len, steps)) <= 80
 

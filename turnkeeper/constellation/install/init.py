@@ -126,23 +126,22 @@ def look_at(home: Home, reference: str) -> Project:
     return _project(_asked(home, "graph", "check", reference, where=reference))
 
 
-def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bool) -> list[str]:
+def next_steps(home: Home, project: Project | None, *, example: bool) -> list[str]:
     """Return the steps after `init`, a line each."""
     if project is None:
         reads = f"each morning, whats-new reads {load_settings(home).folder.path}"
         steps = ["then: turnkeeper task apply", "      turnkeeper task run whats-new --wait", reads]
         return ["next: turnkeeper up", *(steps if example else [])]
-    grant = [
-        "      for tools that fires may use without you:",
-        f"      turnkeeper categories grant {project.name} TOOL --autonomous",
-    ]
+    named = load_settings(home).graphs.get(project.name) == project.reference
+    tools = "      for tools that fires may use without you:"
+    grant = f"      turnkeeper categories grant {project.name} TOOL --autonomous"
     return [
         "next: turnkeeper graph check",
-        *(grant if project.tools else []),
+        *([tools, grant] if project.tools else []),
         f"then: turnkeeper up{' --restart' * is_held(home, 'agent-runtime')}",
         "      turnkeeper task create NAME --cron '0 7 * * *' \\",
         f"          --category {project.name} --channel {project.name} \\",
-        f"          {f'--graph {project.name} ' * (tasks is Tasks.KEEP)}{project.work}",
+        f"          {f'--graph {project.name} ' * named}{project.work}",
     ]
 
 
@@ -167,8 +166,7 @@ def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
         NotFound: there is no such file.
         Conflict: the file is in use, or a thread has another history here.
     """
-    options = ["--dry-run"] if dry_run else []
-    found = _asked(home, "threads", "import", str(file), *options, where=str(file))
+    found = _asked(home, "threads", "import", str(file), *["--dry-run"] * dry_run, where=str(file))
     fresh = [one for one in found if one["state"] == "imported"]
     waiting = sum(bool(one["waits"]) for one in fresh)
     asks = f", waiting for you: {waiting}" if waiting else ""

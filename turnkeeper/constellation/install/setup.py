@@ -142,7 +142,7 @@ def init(
         note(homes.import_threads(place, threads))
     if choices.service:
         service.install()
-    for line in homes.next_steps(place, project, way, example=choices.example):
+    for line in homes.next_steps(place, project, example=choices.example):
         note(line)
 
 
