@@ -16,7 +16,7 @@ from agent_runtime.graph.engine.engine import CALLED, Answers, Continue, Ended, 
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import Waits
-from agent_runtime.model.decide import Action, Decision, Facts, Position, decide
+from agent_runtime.model.decide import UNFINISHED, Action, Decision, Facts, Position, decide
 from agent_runtime.model.lease import Fenced
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
@@ -204,8 +204,10 @@ class Turns:
         if elsewhere:
             return replace(facts, elsewhere=elsewhere)
         graph = known.graph if known else item.trigger.graph if item.trigger else ""
-        asked_about = [turn.turn_id for turn in (facts.own, facts.newest) if turn is not None]
-        return replace(facts, thread=await self._engines.of(graph).read(thread_id, asked_about))
+        turns = [turn for turn in (facts.own, facts.newest) if turn is not None]
+        asked_about, strict = [turn.turn_id for turn in turns], any(turn.status in UNFINISHED for turn in turns)
+        thread = await self._engines.of(graph).read(thread_id, asked_about, strict=strict)
+        return replace(facts, thread=thread)
 
     def released(self, finished: Finished) -> None:
         """Queue the messages that waited for the end of a turn, and wake the agent that waits for an answer."""

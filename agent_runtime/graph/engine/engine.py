@@ -218,15 +218,21 @@ class Engine:
         """The compiled graph."""
         return self._graph
 
-    async def read(self, thread_id: str, turn_ids: Sequence[str] = ()) -> ThreadState:
-        """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint."""
+    async def read(self, thread_id: str, turn_ids: Sequence[str] = (), *, strict: bool = False) -> ThreadState:
+        """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint.
+
+        If `strict`, also a step that the graph no longer has is left.
+        """
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
             return ThreadState(end=snapshot)
         seen = {str((snapshot.metadata or {}).get("turn_id", ""))}  # an input may have no message, or no id
         standing = await self._stop(thread_id, snapshot)
         pending = frozenset(item.id for item in (*snapshot.interrupts, *([standing] if standing else [])))
-        position = Position.INTERRUPTED if pending else Position.OPEN if _steps_left(snapshot) else Position.END
+        left = _steps_left(snapshot)
+        if strict and not left:
+            left, pending = await questions.lost_steps(*self._at(thread_id))
+        position = Position.INTERRUPTED if pending else Position.OPEN if left else Position.END
         end = snapshot if position is Position.END else None
         return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending, end=end)
 
@@ -272,8 +278,7 @@ class Engine:
         Args:
             context: the turn; its category's limits apply.
             mark: id of the message after which this turn's own messages begin.
-            on_step: called after each superstep is on disk; also with the token counts of an interrupted superstep,
-                without messages.
+            on_step: called after each superstep is on disk, and with the token counts alone of an interrupted one.
             used: tokens that the turn's earlier intervals read and wrote.
 
         Raises:
@@ -284,13 +289,16 @@ class Engine:
         self._controls.add(control)
         if self._draining:
             control.request_drain()
-        progress = _Progress(on_step, self._usage(context.turn_id), used)
+        usage = model_output.ModelUsage(context.turn_id, self._answered) if self._foreign else None
+        progress = _Progress(on_step, usage, used)
         limit = asyncio.timeout(context.category.seconds)
         given = await questions.given_so_far(*self._at(context.thread_id)) if isinstance(order, Answers) else {}
         try:
             async with limit:
                 if self._allow is not None:
                     await self._allow()
+                if not isinstance(order, Input):
+                    await questions.require_steps(*self._at(context.thread_id))
                 with (
                     turn_around(context),
                     recording(self._recorded(context.thread_id)),
@@ -317,9 +325,6 @@ class Engine:
             return await self._failed(error, progress, context.thread_id, order, given)
         finally:
             self._controls.discard(control)
-
-    def _usage(self, turn_id: str) -> model_output.ModelUsage | None:
-        return model_output.ModelUsage(turn_id, self._answered) if self._foreign else None
 
     async def _failed(
         self, error: Exception, progress: _Progress, thread_id: str, order: Order, given: questions.Given
@@ -349,11 +354,7 @@ class Engine:
             control.request_drain()
 
     async def seal(self, thread_id: str) -> Any:
-        """Bring a thread whose turn is over to its end: keep finished steps, discard the others.
-
-        Returns:
-            LangGraph's snapshot of that end.
-        """
+        """Bring a thread whose turn is over to its end: keep finished steps only. Return LangGraph's snapshot of it."""
         config = _config(thread_id)
         for _ in range(MOST_SEALS):
             snapshot = await self._graph.aget_state(config)

@@ -14,8 +14,10 @@ from langgraph.types import StateSnapshot
 
 from agent_runtime.graph.engine.inputs import as_json, messages_of
 from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
+from turnkeeper.errors import Conflict
 from turnkeeper.rpc import forms
 
+_NEXT = "branch:to:"  # prefix of LangGraph's channels that trigger a next step
 Given = dict[tuple[str, str], list[Any]]  # by checkpoint and step: the answers of the step
 
 
@@ -59,6 +61,24 @@ def _levels(snapshot: StateSnapshot) -> Iterator[StateSnapshot]:
     for task in snapshot.tasks:
         if isinstance(task.state, StateSnapshot):
             yield from _levels(task.state)
+
+
+async def lost_steps(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> tuple[list[str], frozenset[str]]:
+    """Return the next steps of a thread that its graph no longer has, and the ids of the questions that they asked."""
+    found = await saver.aget_tuple(config)
+    if found is None:
+        return [], frozenset()
+    triggered = [name.removeprefix(_NEXT) for name in found.checkpoint["channel_values"] if name.startswith(_NEXT)]
+    lost = [name for name in triggered if name not in graph.nodes]
+    asked = [item.id for _, channel, value in found.pending_writes or [] if channel == INTERRUPT for item in value]
+    return lost, frozenset(asked if lost else ())
+
+
+async def require_steps(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> None:
+    """Raise Conflict if a graph no longer has the next step of a thread."""
+    lost, _ = await lost_steps(graph, saver, config)
+    if lost:
+        raise Conflict(f"the graph no longer has the step {', '.join(lost)}, at which this turn stopped")
 
 
 async def given_so_far(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Given:

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.authors_graphs import TALKER, AuthorsBench
-from tests.integration.runtime.harness import STATES
+from tests.integration.runtime.harness import OVER, STATES
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -104,6 +105,40 @@ async def test_a_stop_asks_and_outlives_a_crash_and_other_fires(bench: AuthorsBe
     event = await decide(bench, event, "approve")
     assert (event.state, json.loads(event.summary)["report"]) == (STATES.SUCCEEDED, "did of pond"), event.error
     assert bench.module.done[:2] == ["plan", "act"]
+
+
+ANOTHER = 'builder = StateGraph(State)\nbuilder.add_node("plan", plan)\nbuilder.add_edge(START, "plan")'
+
+
+async def crash_and_bring_another(bench: AuthorsBench) -> None:
+    """Let the runtime die, and the next one have a graph without the step act."""
+    bench.bring(f"{STEPS}\n{ANOTHER}\ngraph = builder.compile()")
+    del sys.modules[bench.file.stem]
+    await bench.crash()
+
+
+async def test_a_turn_keeps_waiting_under_a_graph_without_its_step_and_an_answer_fails_it(bench: AuthorsBench) -> None:
+    bench.bring(f"{STEPS}\ngraph = steps().compile()")
+    await bench.open()
+    event = await bench.run(prompt="ask")
+    assert event.state == STATES.INTERRUPTED
+    await crash_and_bring_another(bench)
+    assert (await bench.run(2)).state == STATES.HELD
+    event = await decide(bench, event, "approve")
+    assert event.state == STATES.FAILED
+    assert "the graph no longer has the step act" in event.error
+    assert (await bench.run(3)).state == STATES.SUCCEEDED
+
+
+async def test_a_turn_that_was_killed_before_a_step_that_its_graph_no_longer_has_fails(bench: AuthorsBench) -> None:
+    bench.bring(f"{STEPS}\ngraph = steps().compile()")
+    await bench.open()
+    bench.module.gate.append(asyncio.Event())
+    await bench.accept(bench.fire(prompt="pond"))
+    await bench.module.reached.wait()
+    await crash_and_bring_another(bench)
+    event = (await bench.events(until=lambda one: STATES.Name(one.state) in OVER))[-1]
+    assert (event.state, "the graph no longer has the step act" in event.error) == (STATES.FAILED, True)
 
 
 async def test_a_stop_at_every_step_asks_at_every_step(bench: AuthorsBench) -> None:
