@@ -65,12 +65,12 @@ def prepare() -> None:
     for name in (
         *MAINS.values(),
         "agent_runtime.daemon.assembly",
-        "turnkeeper.gateway.mcp.transports",
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
         import_module(name)  # import here, once, everything that a program imports
-    with suppress(ImportError):
-        import_module("langchain_openai")  # of an extra; a start with a model of it loads it
+    for name in ("langchain_openai", "turnkeeper.gateway.mcp.transports"):  # of extras; loaded when they are used
+        with suppress(ImportError):
+            import_module(name)
     _import_surfaces()
     templates.use()
     templates.make()
@@ -90,7 +90,8 @@ def _import_surfaces() -> None:
         )
         for module in {target.partition(":")[0] for target in targets}:
             if not module.startswith("turnkeeper.gateway"):
-                import_module(module)
+                with suppress(ModuleNotFoundError):  # of an extra that is absent: a program that needs it says so
+                    import_module(module)
 
 
 def serve() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import re
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
@@ -30,6 +31,7 @@ from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import format_duration, parse_duration
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_READING = threading.RLock()
 FIRST_AGENT = "agent0"
 MOST_WORKERS = 64
 SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation-walk", "loop", "peer")
@@ -437,14 +439,15 @@ _COMMON = {"agents", "assistants", "model", "categories", "memory", "scheduler",
 
 @contextlib.contextmanager
 def _without_plugins() -> Iterator[None]:
-    before = os.environ.get(_NO_PLUGINS)
-    os.environ[_NO_PLUGINS] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(_NO_PLUGINS)
-        if before is not None:
-            os.environ[_NO_PLUGINS] = before
+    with _READING:  # two threads would restore what the other one has set
+        before = os.environ.get(_NO_PLUGINS)
+        os.environ[_NO_PLUGINS] = "1"
+        try:
+            yield
+        finally:
+            os.environ.pop(_NO_PLUGINS, None)
+            if before is not None:
+                os.environ[_NO_PLUGINS] = before
 
 
 def load_settings(home: Home) -> Settings:

@@ -123,6 +123,7 @@ RULES: dict[str, Rule] = {
     },
     "thread_records": lambda draw, n, _: {
         "thread_id": draw.choice([*CHANNELS, f"put {n}"]), "metadata_json": f'{{"n": {n % 3}}}',
+        "withdrawn_at_us": draw.choice([None, None, NOON_US]),
     },
     "handoffs": lambda draw, n, _: {"key": f"{draw.choice(NAMES)} {n}", "kind": draw.choice(["handoff", "notes"])},
 }  # fmt: skip

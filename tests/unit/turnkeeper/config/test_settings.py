@@ -2,6 +2,7 @@
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ from turnkeeper.errors import InvalidInput
 
 def test_without_a_file_the_defaults_hold(home: Home) -> None:
     assert load_settings(home) == Settings()
+
+
+def test_several_threads_read_settings_at_once(home: Home) -> None:
+    home.config.write_text("[web]\nport = 8123\n")
+    with ThreadPoolExecutor(8) as pool:
+        assert {settings.web.port for settings in pool.map(load_settings, [home] * 200)} == {8123}
+    assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
 
 
 def test_the_config_that_init_writes_says_what_holds_anyway(home: Home) -> None:
