@@ -134,7 +134,8 @@ def test_the_javascript_sdk_runs_streams_waits_joins_and_cancels(lg: Lg, major: 
     assert (saw["assistant"], saw["last"], saw["newest"], saw["found"]) == ("agent0", "end", True, [True])
     assert set(saw["names"]) == {"metadata", "values", "messages", "updates", "end"}
     assert saw["rejoined"] == ["metadata", "values", "end"]
-    assert (saw["states"], saw["runs"]) == (3, ["success"] * 3)
+    assert saw["runs"] == ["success"] * 3
+    assert saw["states"] == 1, "the older checkpoints of a turn that is over are pruned"
     assert saw["joined"] > saw["waited"]
 
 

@@ -89,7 +89,7 @@ const flows = {
     const input = said("x");
     const calls = [
       () => client.runs.create(thread_id, "agent0", { input, webhook: "http://127.0.0.1/" }),
-      () => client.threads.delete(thread_id),
+      () => client.threads.updateState(thread_id, { values: { messages: [] } }),
       () => client.assistants.create({ graphId: "agent0" }),
       () => client.runs.create(thread_id, "nobody", { input }),
     ];
