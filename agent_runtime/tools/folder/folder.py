@@ -112,8 +112,8 @@ def _report(_brief: rules.Brief, done: rules.Done) -> str:
     texts = {one["file"]: one["text"] for one in rules.answers(done, "folder_read")}
     lines = []
     for look in rules.answers(done, "folder_changes"):
-        of = f"{look['changed']} of {rules.counted(look['files'], 'file')} in {look['folder']}"
-        lines.append(f"{of} changed in the last {look['hours']} hours. The newest:")
+        of = f"{look['changed']} of {rules.counted(look['files'], 'file', none='0')} in {look['folder']}"
+        lines.append(f"{of} changed in the last {look['hours']} hours.{' The newest:' if look['newest'] else ''}")
         for one in look["newest"][:MOST_QUOTED]:
             first = _beginning(texts.get(one["file"], ""))
             lines.append(f"- {one['file']}, {one['changed_at'][:16].replace('T', ' ')} UTC{first and f': “{first}”'}")

@@ -30,8 +30,6 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")]
 _TARGETS = columns("NAME WAY ON TASKS CHANNELS QUIET DIGEST +ZONE=timezone")
 _LOG = columns(
     "MADE=made_at KIND TASK TARGET STATE #TRIES NEXT=next_at REASON +KEY +FIRE=fire_id",
-    made_at=lambda row: str(row["made_at"]),
-    next_at=lambda row: str(row["next_at"] or "-"),
     tries=lambda row: str(row["tries"] or "-"),
 )
 _PROCESS = "delivery"
