@@ -18,8 +18,8 @@ def between_look_and_act(bench: Bench, do: Callable[[], Awaitable[Any]]) -> None
     engine: Any = bench.runtime.worker._engines.of("")
     read = engine.read
 
-    async def slowly(*args: Any) -> Any:
-        found = await read(*args)
+    async def slowly(*args: Any, **how: Any) -> Any:
+        found = await read(*args, **how)
         if engine.read is slowly:
             engine.read = read
             await do()
