@@ -85,6 +85,7 @@ class RunRelay:
             await self._say(said)
             await self._clock.sleep(PIECE_S if said else 0)
             await self._clock.wait(news, FOLLOW_S)
+        del self._asked[thread_id, to]
 
     async def _say(self, said: Sequence[dict[str, Any]]) -> None:
         texts = [json.dumps({"node": self._node, **one}) for one in said]

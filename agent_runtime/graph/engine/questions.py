@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 from langgraph.types import StateSnapshot
 
 from agent_runtime.graph.engine.inputs import as_json, messages_of
@@ -68,16 +68,16 @@ async def lost_steps(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -
     found = await saver.aget_tuple(config)
     if found is None:
         return [], frozenset()
-    triggered = [name.removeprefix(_NEXT) for name in found.checkpoint["channel_values"] if name.startswith(_NEXT)]
-    lost = [name for name in triggered if name not in graph.nodes]
+    values = found.checkpoint["channel_values"]
+    next_ = [name.removeprefix(_NEXT) for name in values if name.startswith(_NEXT)]
+    lost = [name for name in (*next_, *(sent.node for sent in values.get(TASKS) or ())) if name not in graph.nodes]
     asked = [item.id for _, channel, value in found.pending_writes or [] if channel == INTERRUPT for item in value]
     return lost, frozenset(asked if lost else ())
 
 
 async def require_steps(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> None:
     """Raise Conflict if a graph no longer has the next step of a thread."""
-    lost, _ = await lost_steps(graph, saver, config)
-    if lost:
+    if lost := (await lost_steps(graph, saver, config))[0]:
         raise Conflict(f"the graph no longer has the step {', '.join(lost)}, at which this turn stopped")
 
 

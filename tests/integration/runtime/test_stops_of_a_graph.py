@@ -117,8 +117,15 @@ async def crash_and_bring_another(bench: AuthorsBench) -> None:
     await bench.crash()
 
 
-async def test_a_turn_keeps_waiting_under_a_graph_without_its_step_and_an_answer_fails_it(bench: AuthorsBench) -> None:
-    bench.bring(f"{STEPS}\ngraph = steps().compile()")
+SENDS = 'sender.add_conditional_edges("plan", lambda state: [Send("act", state)])\ngraph = sender.compile()'
+SENDER = 'sender = StateGraph(State)\nsender.add_node("plan", plan)\nsender.add_node("act", act)\nsender.add_edge(START, "plan")'
+
+
+@pytest.mark.parametrize("graph", ["graph = steps().compile()", f"{SENDER}\n{SENDS}"], ids=["an edge", "a send"])
+async def test_a_turn_keeps_waiting_under_a_graph_without_its_step_and_an_answer_fails_it(
+    bench: AuthorsBench, graph: str
+) -> None:
+    bench.bring(f"{STEPS}\n{graph}")
     await bench.open()
     event = await bench.run(prompt="ask")
     assert event.state == STATES.INTERRUPTED
