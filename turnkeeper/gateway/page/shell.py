@@ -149,10 +149,9 @@ class Answers:
 
     async def outages(self) -> list[stores.Outage]:
         """Return the periods in which a daemon was away, also those that still last. Raises TurnkeeperError."""
-        settings, now = self._gateway.settings.store, self._gateway.clock.now()
-        read = partial(stores.outages, self._gateway.home, settings.shared_url, now)
-        lasting = [stores.Outage(daemon, "does not answer", since, now) for daemon, since in self.away.items()]
-        return [*await self._stored("outages", read), *lasting]
+        settings, now = self._gateway.settings.store, self._gateway.clock.now
+        recorded = await self._stored("outages", partial(stores.outages, self._gateway.home, settings.shared_url, now()))
+        return [*recorded, *(stores.Outage(name, "does not answer", since, now()) for name, since in self.away.items())]
 
     async def spent(self, since: datetime) -> list[stores.Spent]:
         """Return the tokens of turns since then, by day and task. Raises TurnkeeperError."""

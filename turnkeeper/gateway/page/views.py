@@ -430,7 +430,7 @@ class Band(NamedTuple):
 
 
 def bands_of(outages: Iterable[Outage], window: Window) -> list[Band]:
-    """Return the outages in the window. Join outages of one daemon that touch. Omit outages shorter than a second."""
+    """Return the outages in the window. Join outages of one daemon that touch. Omit past ones shorter than a second."""
     spans: list[Outage] = []
     for one in sorted(outages, key=lambda one: (one.daemon, one.begin)):
         last = spans[-1] if spans else None
@@ -442,7 +442,7 @@ def bands_of(outages: Iterable[Outage], window: Window) -> list[Band]:
     return [
         Band(daemon, window.x(begin), round(window.x(end) - window.x(begin), 3), begin, end, says)
         for daemon, says, begin, end in spans
-        if begin < window.end and end > window.begin and end - begin >= _SHORTEST
+        if begin < window.end and end > window.begin and (end >= window.now or end - begin >= _SHORTEST)
     ]
 
 

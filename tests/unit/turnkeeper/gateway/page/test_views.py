@@ -243,6 +243,18 @@ def test_outages_of_one_daemon_that_touch_are_one_band_with_each_reason_once() -
     ]
 
 
+def test_an_outage_that_lasts_is_drawn_from_its_first_moment_and_one_that_ended_within_a_second_is_not() -> None:
+    window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
+    moment = timedelta(milliseconds=200)
+    found = [
+        Outage("agent-runtime", "does not answer", NOW - moment, NOW + moment / 10),
+        Outage("task-runner", "not running", NOW - 60 * moment, NOW - 59 * moment),
+    ]
+    assert [(band.daemon, band.says) for band in views.bands_of(found, window)] == [
+        ("agent-runtime", "does not answer")
+    ]
+
+
 def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_what_is_planned() -> None:
     window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
     at = NOW - timedelta(hours=5)
