@@ -11,17 +11,24 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from task_runner.model.task import Definition, Fire, FireKind, Outcome, Schedule, ScheduleKind, Task, replace
-from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, parse_cron, parse_every, parse_rrule, zone
+from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, parse_cron, parse_every, zone
 from task_runner.timetable.timetable import to_seconds
+from turnkeeper.config.surfaces import required
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_rfc3339
 
+RULES = "recurrence rules"  # the part that reads them
 _STEP = timedelta(milliseconds=1)
 _YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
 
 
 def timetable_of(definition: Definition) -> Timetable:
-    """Return the timetable of a task. Raises InvalidInput if the schedule cannot be read."""
+    """Return the timetable of a task.
+
+    Raises:
+        InvalidInput: the schedule cannot be read.
+        NotInstalled: the schedule is a recurrence rule, and that part was removed.
+    """
     return _timetable(
         definition.schedule,
         # Only `H` in a cron expression depends on the name. Tasks without an `H` share timetables.
@@ -43,8 +50,11 @@ def describe(definition: Definition) -> str:
     on = f"on {definition.on.event}" if definition.on else ""
     if on and not definition.is_hybrid:
         return on
-    bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None, ())
-    return f"{bare.describe()} or {on}" if on else bare.describe()
+    if definition.schedule.kind is ScheduleKind.RRULE:
+        bare = definition.schedule.text  # Without the part for rules, lists still show the task.
+    else:
+        bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None, ()).describe()
+    return f"{bare} or {on}" if on else bare
 
 
 @lru_cache(maxsize=4096)
@@ -72,7 +82,8 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
             return parse_every(schedule.text, anchor=schedule.anchor_at)
         case ScheduleKind.RRULE:
             anchor = schedule.anchor_at or EPOCH  # Only a rule with a DTSTART has no anchor.
-            return parse_rrule(schedule.text, zone=zone(timezone), anchor=anchor)
+            table: Timetable = required(RULES, schedule.text, zone(timezone), anchor)
+            return table
         case ScheduleKind.DYNAMIC | ScheduleKind.ON:
             return Never()
         case ScheduleKind.AT:

@@ -16,11 +16,12 @@ from task_runner.model.events import check_event_name, check_filters
 from task_runner.model.fields import BY_NAME, DIRECT, EACH, SCHEDULES, Field, check_label, parse_instant, put
 from task_runner.model.task import Definition, Overlap, Schedule, ScheduleKind
 from task_runner.planner import budgets, self_paced
-from task_runner.planner.schedule import timetable_of
-from task_runner.timetable import parse_cron, parse_every, parse_rrule, zone
+from task_runner.planner.schedule import RULES, timetable_of
+from task_runner.timetable import parse_cron, parse_every, zone
 from turnkeeper.bus.envelope import check_text as check_envelope_text
 from turnkeeper.config.home import check_agent
 from turnkeeper.config.json_text import check_configurable, read_object
+from turnkeeper.config.surfaces import required
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -151,7 +152,7 @@ def _schedule(
         case "rrule":
             kept_at = kept.anchor_at if kept and kept.kind is ScheduleKind.RRULE else None
             anchor = start_at or kept_at or _whole_minute(now)
-            rule = parse_rrule(spec.rrule, zone=zone(timezone), anchor=anchor)
+            rule = required(RULES, spec.rrule, zone(timezone), anchor)
             starts = None if rule.has_start else anchor
             return Schedule(kind=ScheduleKind.RRULE, text=rule.text, anchor_at=starts)
         case "at" | "in":

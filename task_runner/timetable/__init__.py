@@ -1,11 +1,10 @@
-"""Pure timetables that compute when a task fires: cron expressions, recurrence rules, intervals and single instants.
+"""Pure timetables that compute when a task fires: cron expressions, intervals and single instants.
 
 A timetable reads no clock and does no I/O; callers pass the time. Scheduled times are whole seconds in UTC.
 """
 
 from task_runner.timetable.cron import CronTimetable, InvalidCron, otherwise_in_classic_cron, parse_cron
 from task_runner.timetable.exclusions import MOST_EXCLUDED, check_excluded, excluding
-from task_runner.timetable.rrule import RruleTimetable, parse_rrule
 from task_runner.timetable.timetable import LEAST, Bounded, EveryTimetable, Never, Once, Timetable, parse_every
 from task_runner.timetable.zones import zone
 
@@ -18,13 +17,11 @@ __all__ = [
     "InvalidCron",
     "Never",
     "Once",
-    "RruleTimetable",
     "Timetable",
     "check_excluded",
     "excluding",
     "otherwise_in_classic_cron",
     "parse_cron",
     "parse_every",
-    "parse_rrule",
     "zone",
 ]

@@ -31,7 +31,8 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import read_fire
 from agent_runtime.workspace.web import extract
 from agent_runtime.workspace.web.page import WebReader
-from task_runner.timetable import check_excluded, excluding, parse_cron, parse_rrule, zone
+from task_runner.timetable import check_excluded, excluding, parse_cron, zone
+from task_runner.timetable.rrule import parse_rrule
 from tests.integration.bus.test_tmux_delivery import Terminal, until
 from tests.integration.runner.conftest import Rig
 from tests.integration.runtime.harness import PATIENCE_S, Bench, look_again

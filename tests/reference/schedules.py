@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from task_runner.timetable import parse_cron, parse_rrule, zone
+from task_runner.timetable import parse_cron, zone
+from task_runner.timetable.rrule import parse_rrule
 from turnkeeper.errors import InvalidInput
 
 AFTER = datetime(2026, 11, 22, tzinfo=UTC)  # a Sunday

@@ -10,10 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from task_runner.timetable import MOST_EXCLUDED, Timetable, parse_rrule, zone
+from task_runner.timetable import MOST_EXCLUDED, Timetable, zone
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.build import install_command
+from turnkeeper.config.surfaces import required
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
@@ -185,7 +186,7 @@ def _tables(event: Any) -> Iterator[Timetable]:
     for rule in _listed(event, "RRULE"):
         # The times are those of the event's own wall clock. Read them as UTC, which skips and repeats none.
         anchor = _naive(event.start).replace(tzinfo=UTC)
-        yield parse_rrule(rule.to_ical().decode(), zone=zone("UTC"), anchor=anchor)
+        yield required("recurrence rules", rule.to_ical().decode(), zone("UTC"), anchor)
 
 
 def _naive(at: date) -> datetime:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from task_runner.planner import schedule
 from tests.integration.runner.conftest import Rig
+from turnkeeper.config import surfaces
 from turnkeeper.v1 import schedules_pb2 as wire
 
 
@@ -50,6 +52,25 @@ async def test_a_task_that_cannot_be_planned_stops_alone(rig: Rig) -> None:
     assert fact["task_id"] == bad.id
     assert "soon" in fact["reason"]
     assert good.id != bad.id
+
+
+async def test_without_the_part_for_rules_a_task_with_a_rule_stops_alone_and_continues_with_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.create("ruled", every=None, rrule="FREQ=MINUTELY")
+    await rig.create("plain")
+    installed = {module: one for module, one in surfaces.surfaces().items() if one.name != "recurrence"}
+    schedule._timetable.cache_clear()
+    with monkeypatch.context() as removed:
+        removed.setattr(surfaces, "surfaces", lambda: installed)
+        await rig.pass_time(60)
+        ruled = await rig.task("ruled")
+        assert (ruled.state, ruled.schedule) == ("quarantined", "FREQ=MINUTELY")
+        assert "the part of Turnkeeper that answers recurrence rules was removed" in ruled.reason
+        assert await rig.history("plain") == [("pending", "", 1)]
+    await rig.service.resume_task(wire.ResumeTaskRequest(name="ruled"))
+    await rig.pass_time(60)
+    assert ("pending", "", 1) in await rig.history("ruled")
 
 
 # What breaks the store, what mends it, and what is said of it, by the database's name.

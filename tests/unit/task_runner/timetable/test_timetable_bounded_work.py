@@ -14,7 +14,8 @@ from dateutil.rrule import rrulestr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from task_runner.timetable import Timetable, check_excluded, excluding, parse_cron, parse_rrule, zone
+from task_runner.timetable import Timetable, check_excluded, excluding, parse_cron, zone
+from task_runner.timetable.rrule import parse_rrule
 from turnkeeper.errors import InvalidInput
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

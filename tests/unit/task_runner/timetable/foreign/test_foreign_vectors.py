@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from task_runner.timetable import LEAST, Timetable, parse_cron, parse_rrule, zone
+from task_runner.timetable import LEAST, Timetable, parse_cron, zone
+from task_runner.timetable.rrule import parse_rrule
 from turnkeeper.errors import InvalidInput
 
 START = datetime(1997, 9, 2, 9, tzinfo=UTC)

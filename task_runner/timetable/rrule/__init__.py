@@ -361,7 +361,7 @@ class _Rule:
         return Frequency.DAILY if self.frequency in _PER_DAY else Frequency(self.frequency)
 
 
-def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetable:
+def parse_rrule(text: str, zone: ZoneInfo, anchor: datetime) -> RruleTimetable:
     """Make the timetable of `[DTSTART:… ][RRULE:]FREQ=…`; a rule without a DTSTART starts at `anchor`.
 
     >>> table = parse_rrule("FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9", zone=ZoneInfo("UTC"), anchor=EPOCH)
