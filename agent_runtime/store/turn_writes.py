@@ -16,14 +16,7 @@ from agent_runtime.model import approval
 from agent_runtime.model import trigger as triggers
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, TriggerHeader, from_meta
-from agent_runtime.model.turn import (
-    Assignment,
-    InterruptRecord,
-    KeyRecord,
-    Said,
-    ToolUse,
-    TurnRecord,
-)
+from agent_runtime.model.turn import Assignment, InterruptRecord, KeyRecord, Said, ToolUse, TurnRecord
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation

@@ -150,7 +150,9 @@ class Answers:
     async def outages(self) -> list[stores.Outage]:
         """Return the periods in which a daemon was away, also those that still last. Raises TurnkeeperError."""
         settings, now = self._gateway.settings.store, self._gateway.clock.now
-        recorded = await self._stored("outages", partial(stores.outages, self._gateway.home, settings.shared_url, now()))
+        recorded = await self._stored(
+            "outages", partial(stores.outages, self._gateway.home, settings.shared_url, now())
+        )
         return [*recorded, *(stores.Outage(name, "does not answer", since, now()) for name, since in self.away.items())]
 
     async def spent(self, since: datetime) -> list[stores.Spent]:
