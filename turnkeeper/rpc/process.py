@@ -134,15 +134,16 @@ def _noted(where: dict[str, str], name: str, what: str) -> Iterator[None]:
         del where[name]
 
 
-async def together(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run parts until all have ended. The first failure cancels the other parts, and its error is raised.
+async def together(*parts: Coroutine[Any, Any, object], until: str = asyncio.FIRST_EXCEPTION) -> None:
+    """Run parts until all have ended, or with `asyncio.FIRST_COMPLETED` until the first one has; cancel the others.
 
-    A bug takes precedence over our own error classes. Unlike `asyncio.TaskGroup` before Python 3.13, this function
-    never loses a cancellation: one that arrives while a part fails cancels the caller.
+    The first failure cancels the others too, and its error is raised. A bug takes precedence over our own error
+    classes. Unlike `asyncio.TaskGroup` before Python 3.13, this function never loses a cancellation: one that arrives
+    while a part fails cancels the caller.
     """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        await asyncio.wait(tasks, return_when=until)
     finally:
         for task in tasks:
             task.cancel()

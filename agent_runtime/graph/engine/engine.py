@@ -25,6 +25,7 @@ from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import Said, TurnContext
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
@@ -230,9 +231,10 @@ class Engine:
         standing = await self._stop(thread_id, snapshot)
         pending = frozenset(item.id for item in (*snapshot.interrupts, *([standing] if standing else [])))
         left = _steps_left(snapshot)
-        if strict and not left:
-            left, pending = await questions.lost_steps(*self._at(thread_id))
         position = Position.INTERRUPTED if pending else Position.OPEN if left else Position.END
+        if strict and not pending and (looking := offered("lost steps", *self._at(thread_id))) is not None:
+            lost, pending = await looking
+            position = Position.OPEN if lost else position
         end = snapshot if position is Position.END else None
         return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending, end=end)
 
@@ -297,8 +299,6 @@ class Engine:
             async with limit:
                 if self._allow is not None:
                     await self._allow()
-                if not isinstance(order, Input):
-                    await questions.require_steps(*self._at(context.thread_id))
                 with (
                     turn_around(context),
                     recording(self._recorded(context.thread_id)),
@@ -433,6 +433,8 @@ class Engine:
         order, over = await self._past_stop(order, context.thread_id, mark)
         if over is not None:
             return over
+        looking = None if isinstance(order, Input) else offered("hidden steps", *self._at(context.thread_id))
+        check = None if looking is None else await looking
         given, before = await self._given(order, context)
         wake: int | None = None
         newest, asked_any = None, False
@@ -460,6 +462,8 @@ class Engine:
             ended = Ended(stopped="end", step=self._step(newest, mark, before, at_end=True))
         else:
             ended = await self.look(context.thread_id, mark)
+        if check is not None and ended.stopped == "end":
+            await check()
         ended = self._unless_caught(ended, context.thread_id)
         return replace(ended, step=replace(progress.counted(ended.step), wake_after_s=wake))
 

@@ -4,20 +4,19 @@ LangGraph stores the answers to a step with the step, even if the step then rais
 answer again. So an answer is taken back if, and only if, its step raised.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.types import StateSnapshot
 
+from agent_runtime.graph.engine import stops
 from agent_runtime.graph.engine.inputs import as_json, messages_of
 from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
-from turnkeeper.errors import Conflict
 from turnkeeper.rpc import forms
 
-_NEXT = "branch:to:"  # prefix of LangGraph's channels that trigger a next step
 Given = dict[tuple[str, str], list[Any]]  # by checkpoint and step: the answers of the step
 
 
@@ -49,36 +48,11 @@ async def read_questions(
 def _calls_at(snapshot: StateSnapshot, interrupt_id: str) -> list[Any]:
     """Return the tool calls of the newest message at a question, in the innermost subgraph that asks the question."""
     calls: list[Any] = []
-    for level in _levels(snapshot):
+    for level in stops.levels(snapshot):
         if any(item.id == interrupt_id for task in level.tasks for item in task.interrupts):
             said = [message for message in messages_of(level.values) if isinstance(message, AIMessage)]
             calls = list(said[-1].tool_calls) if said else []
     return calls
-
-
-def _levels(snapshot: StateSnapshot) -> Iterator[StateSnapshot]:
-    yield snapshot
-    for task in snapshot.tasks:
-        if isinstance(task.state, StateSnapshot):
-            yield from _levels(task.state)
-
-
-async def lost_steps(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> tuple[list[str], frozenset[str]]:
-    """Return the next steps of a thread that its graph no longer has, and the ids of the questions that they asked."""
-    found = await saver.aget_tuple(config)
-    if found is None:
-        return [], frozenset()
-    values = found.checkpoint["channel_values"]
-    next_ = [name.removeprefix(_NEXT) for name in values if name.startswith(_NEXT)]
-    lost = [name for name in (*next_, *(sent.node for sent in values.get(TASKS) or ())) if name not in graph.nodes]
-    asked = [item.id for _, channel, value in found.pending_writes or [] if channel == INTERRUPT for item in value]
-    return lost, frozenset(asked if lost else ())
-
-
-async def require_steps(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> None:
-    """Raise Conflict if a graph no longer has the next step of a thread."""
-    if lost := (await lost_steps(graph, saver, config))[0]:
-        raise Conflict(f"the graph no longer has the step {', '.join(lost)}, at which this turn stopped")
 
 
 async def given_so_far(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Given:
@@ -117,7 +91,7 @@ async def take_back(
 
 async def _writes(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Any:
     """Yield the configs of the current checkpoints of a thread and its subgraphs, each with the writes of its steps."""
-    for level in _levels(await graph.aget_state(config, subgraphs=True)):
+    for level in stops.levels(await graph.aget_state(config, subgraphs=True)):
         found = await saver.aget_tuple(level.config)
         if found is not None:
             yield found.config, found.pending_writes or []

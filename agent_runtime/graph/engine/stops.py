@@ -68,7 +68,7 @@ async def find(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Stop
     graphs = {"": graph, **dict(graph.get_subgraphs(recurse=True))}
     levels, reasons = [], []
     for level in _innermost(await graph.aget_state(config, subgraphs=True)):
-        why = await _why(graph, graphs.get(_place(level)), saver, level)
+        why = await _why(graph, graphs.get(place(level)), saver, level)
         if why:
             levels.append(level)
             reasons.append(why)
@@ -96,7 +96,7 @@ async def _why(graph: Any, here: Any, saver: BaseCheckpointSaver[Any], level: St
 def _nodes(graph: Any, level: StateSnapshot, when: str) -> Any:
     """Return the steps at which a graph stops: those it was compiled with, and at the root those of a client's run."""
     compiled: Any = getattr(graph, f"{when}_nodes")
-    asked: Any = json.loads(str((level.metadata or {}).get(when) or "null")) if not _place(level) else None
+    asked: Any = json.loads(str((level.metadata or {}).get(when) or "null")) if not place(level) else None
     return "*" if "*" in (asked, compiled) else [*(compiled or ()), *(asked or ())]
 
 
@@ -115,7 +115,16 @@ def _innermost(level: StateSnapshot) -> Iterator[StateSnapshot]:
         yield level
 
 
-def _place(level: StateSnapshot) -> str:
+def levels(snapshot: StateSnapshot) -> Iterator[StateSnapshot]:
+    """Yield a snapshot, and those of its active subgraphs."""
+    yield snapshot
+    for task in snapshot.tasks:
+        if isinstance(task.state, StateSnapshot):
+            yield from levels(task.state)
+
+
+def place(level: Any) -> str:
+    """Return the names of the steps around a subgraph, joined by |; empty for the whole graph."""
     space = str(level.config["configurable"].get("checkpoint_ns", ""))
     return "|".join(part.split(":")[0] for part in space.split("|") if not part.isdigit())
 

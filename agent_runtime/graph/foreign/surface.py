@@ -13,6 +13,8 @@ SURFACE = Surface(
     offers={
         "graphs": "agent_runtime.graph.foreign.graphs:open_graphs",
         "catalog": "agent_runtime.graph.foreign.project:read_catalog",
+        "lost steps": "agent_runtime.graph.foreign.steps:lost",
+        "hidden steps": "agent_runtime.graph.foreign.steps:hidden",
     },
     also=("agent_runtime.cli.graph",),
 )

@@ -110,9 +110,9 @@ async def test_a_stop_asks_and_outlives_a_crash_and_other_fires(bench: AuthorsBe
 ANOTHER = 'builder = StateGraph(State)\nbuilder.add_node("plan", plan)\nbuilder.add_edge(START, "plan")'
 
 
-async def crash_and_bring_another(bench: AuthorsBench) -> None:
+async def crash_and_bring_another(bench: AuthorsBench, graph: str = "graph = builder.compile()") -> None:
     """Let the runtime die, and the next one have a graph without the step act."""
-    bench.bring(f"{STEPS}\n{ANOTHER}\ngraph = builder.compile()")
+    bench.bring(f"{STEPS}\n{ANOTHER}\n{graph}")
     del sys.modules[bench.file.stem]
     await bench.crash()
 
@@ -146,6 +146,99 @@ async def test_a_turn_that_was_killed_before_a_step_that_its_graph_no_longer_has
     await crash_and_bring_another(bench)
     event = (await bench.events(until=lambda one: STATES.Name(one.state) in OVER))[-1]
     assert (event.state, "the graph no longer has the step act" in event.error) == (STATES.FAILED, True)
+
+
+NESTED = """
+kept = {{"inner": {steps}}}
+
+def hidden(name):
+    return kept[name]
+
+async def calls(state):
+    return await hidden("inner").ainvoke(state)
+
+def sends():
+    outer = StateGraph(State)
+    outer.add_node("inner", kept["inner"])
+    outer.add_conditional_edges(START, lambda state: [Send("inner", state)])
+    return outer
+
+def plain(state):
+    return {{"report": "plain"}}
+
+graph = {graph}.compile()
+"""
+PLACES = {
+    "a subgraph": ('around(kept["inner"])', "inner > act"),
+    "a subgraph of a subgraph": ('around(around(kept["inner"]).compile())', "inner > inner > act"),
+    "a subgraph that was sent to": ("sends()", "inner > act"),
+    "a subgraph that a step calls": ("around(calls)", "inner > act"),
+}
+GONE = {place: (graph, graph, lost) for place, (graph, lost) in PLACES.items()}
+GONE["a subgraph that is now a function"] = ('around(kept["inner"])', "around(plain)", "inner > act")
+GONE["a subgraph of a subgraph that is now a function"] = (
+    'around(around(kept["inner"]).compile())',
+    "around(around(plain).compile())",
+    "inner > inner > act",
+)
+GONE["a subgraph of a subgraph that is gone"] = (
+    'around(around(kept["inner"]).compile())',
+    'around(kept["inner"])',
+    "inner > inner",
+)
+
+
+@pytest.mark.parametrize("place", GONE)
+async def test_a_turn_keeps_waiting_without_its_step_in_a_subgraph_and_an_answer_fails_it(
+    bench: AuthorsBench, place: str
+) -> None:
+    graph, later, lost = GONE[place]
+    bench.bring(STEPS + NESTED.format(steps="steps().compile()", graph=graph))
+    await bench.open()
+    event = await bench.run(prompt="ask")
+    assert event.state == STATES.INTERRUPTED, event.error
+    await crash_and_bring_another(bench, NESTED.format(steps="builder.compile()", graph=later))
+    assert (await bench.run(2)).state == STATES.HELD
+    event = await decide(bench, event, "approve")
+    assert (event.state, f"the graph no longer has the step {lost}," in event.error) == (STATES.FAILED, True), event
+    assert (await bench.run(3)).state == STATES.SUCCEEDED
+
+
+@pytest.mark.parametrize("place", GONE)
+async def test_a_turn_that_was_killed_before_a_step_that_a_subgraph_no_longer_has_fails(
+    bench: AuthorsBench, place: str
+) -> None:
+    graph, later, lost = GONE[place]
+    bench.bring(STEPS + NESTED.format(steps="steps().compile()", graph=graph))
+    await bench.open()
+    bench.module.gate.append(asyncio.Event())
+    await bench.accept(bench.fire(prompt="pond"))
+    await bench.module.reached.wait()
+    await crash_and_bring_another(bench, NESTED.format(steps="builder.compile()", graph=later))
+    event = (await bench.events(until=lambda one: STATES.Name(one.state) in OVER))[-1]
+    assert (event.state, f"the graph no longer has the step {lost}," in event.error) == (STATES.FAILED, True), event
+
+
+@pytest.mark.parametrize("place", ["before", "in a subgraph"])
+async def test_a_turn_keeps_waiting_at_a_stop_before_a_step_that_is_gone(bench: AuthorsBench, place: str) -> None:
+    event, _ = await stopped(bench, STOPS[place][0])
+    around = "around(builder.compile())" if place == "in a subgraph" else "builder"
+    await crash_and_bring_another(bench, f"graph = {around}.compile()")
+    assert (await bench.run(2)).state == STATES.HELD
+    event = await decide(bench, event, "approve")
+    lost = "inner > act" if place == "in a subgraph" else "act"
+    assert (event.state, f"the graph no longer has the step {lost}," in event.error) == (STATES.FAILED, True), event
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_new_version_of_a_subgraph_that_has_the_step_takes_the_answer(bench: AuthorsBench, place: str) -> None:
+    nested = NESTED.format(steps="steps().compile()", graph=PLACES[place][0])
+    bench.bring(STEPS + nested)
+    await bench.open()
+    event = await bench.run(prompt="ask")
+    await crash_and_bring_another(bench, nested)
+    event = await decide(bench, event, "answer", message="yes")
+    assert (event.state, json.loads(event.summary)["report"]) == (STATES.SUCCEEDED, "did of ask"), event.error
 
 
 async def test_a_stop_at_every_step_asks_at_every_step(bench: AuthorsBench) -> None:

@@ -24,7 +24,7 @@ from turnkeeper.constellation.delivery.send import Refused, send
 from turnkeeper.constellation.supervisor.escalation import escalate
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.rpc.channel import AsyncCaller
-from turnkeeper.rpc.process import Failpoints, Progress, keep_running
+from turnkeeper.rpc.process import Failpoints, Progress, keep_running, together
 from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.locking import ProcessLock
@@ -167,29 +167,22 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         Follower(store, daemons, courier.wake.set, courier.failpoints),
         Progress(home, PROCESS, os.getpid()),
     )
-    parts: list[asyncio.Task[Any]] = []
     try:
         await store.run(partial(outbox.begin, now=clock.now()))
         await health.start()
         log.emit("process.started")
-        parts = [
-            asyncio.create_task(keep_running(lambda: _follow(follower, clock, log), clock, log.emit)),
-            asyncio.create_task(keep_running(courier.run, clock, log.emit)),
-            asyncio.create_task(progress.run(clock, lambda: keep_reachable(lock, health, log))),
-            asyncio.create_task(stop.wait()),
-        ]
-        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        await together(
+            keep_running(lambda: _follow(follower, clock, log), clock, log.emit),
+            keep_running(courier.run, clock, log.emit),
+            progress.run(clock, lambda: keep_reachable(lock, health, log)),
+            stop.wait(),
+            until=asyncio.FIRST_COMPLETED,
+        )
     finally:
-        for part in parts:
-            part.cancel()
-        ended = await asyncio.gather(*parts, return_exceptions=True)
         await daemons.close()
         await health.stop(_GRACE_S)
         await asyncio.to_thread(store.close)
         log.emit("process.stopped")
-    for error in ended:
-        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
-            raise error
 
 
 def main(argv: list[str]) -> int:

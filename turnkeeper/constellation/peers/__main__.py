@@ -23,7 +23,7 @@ from turnkeeper.constellation.peers.door import Door, Known, listen
 from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, ToPair
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, MachineTrouble, TurnkeeperError
-from turnkeeper.rpc.process import Progress
+from turnkeeper.rpc.process import Progress, together
 from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage import nodes, schema_revision
 from turnkeeper.storage.database import Database, make_schemas
@@ -176,34 +176,27 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     log, claim = EventLog(home.logs, PROCESS, clock), await _claimed(home, loaded)
     served = Served(Place(home, clock, entropy, log), pairing.open_identity(home, entropy, clock.now()))
     listener, health = listen(settings.listen), UnixServer(home.socket(PROCESS))
-    parts: list[asyncio.Task[object]] = []
     try:
         await served.look()
         await health.start()
         log.emit("process.started", listen=settings.listen)
         replace_whole(home.run / "peers.listens", settings.listen.encode())
         progress = Progress(home, PROCESS, os.getpid())
-        parts = [
-            asyncio.create_task(served.door.run(listener)),
-            asyncio.create_task(served.run()),
-            asyncio.create_task(progress.run(clock, lambda: keep_reachable(lock, health, log))),
-            asyncio.create_task(stop.wait()),
-            *([asyncio.create_task(_keep(claim, clock))] if claim is not None else []),
-        ]
-        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        await together(
+            served.door.run(listener),
+            served.run(),
+            progress.run(clock, lambda: keep_reachable(lock, health, log)),
+            stop.wait(),
+            *([_keep(claim, clock)] if claim is not None else []),
+            until=asyncio.FIRST_COMPLETED,
+        )
     finally:
         listener.close()
-        for part in parts:
-            part.cancel()
-        ended = await asyncio.gather(*parts, return_exceptions=True)
         await served.close()
         await health.stop(_GRACE_S)
         if claim is not None:
             await asyncio.gather(claim.let_go(), return_exceptions=True)  # otherwise the claim expires
         log.emit("process.stopped")
-    for error in ended:
-        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
-            raise error
 
 
 def main(argv: list[str]) -> int:

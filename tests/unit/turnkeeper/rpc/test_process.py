@@ -104,6 +104,20 @@ async def test_parts_that_run_together_may_all_end() -> None:
     assert done == ["ends", "ends"]
 
 
+async def test_the_first_part_that_ends_may_end_the_others_and_an_error_of_theirs_is_raised() -> None:
+    async def fails_at_its_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise Unreachable("away")
+
+    async def ends() -> None:
+        pass
+
+    with pytest.raises(Unreachable, match="away"):
+        await together(ends(), fails_at_its_end(), until=asyncio.FIRST_COMPLETED)
+
+
 async def test_a_mistake_is_raised_rather_than_an_error_of_ours() -> None:
     with pytest.raises(KeyError):
         await together(fails(Unreachable("away")), fails(KeyError("x")), fails(Denied("no")))
