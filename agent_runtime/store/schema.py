@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from turnkeeper.storage.chain import Chain, table_of
 from turnkeeper.storage.server.handover import Handover, tables_of
-from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, partial
+from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, numbers, partial, texts
 
 metadata = sa.MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
@@ -27,35 +27,24 @@ turns = sa.Table(
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),  # in the order in which turns began
     sa.Column("turn_id", TEXT, nullable=False, unique=True),
-    sa.Column("thread_id", TEXT, nullable=False),
-    sa.Column("channel", TEXT, nullable=False),
-    sa.Column("agent", TEXT, nullable=False),
-    sa.Column("category", TEXT, nullable=False),
+    *texts("thread_id", "channel", "agent", "category"),
     sa.Column("grant_json", TEXT, nullable=False),  # the category at the time of acceptance
-    sa.Column("trigger", TEXT, nullable=False),
-    sa.Column("status", TEXT, nullable=False),
+    *texts("trigger", "status"),
     sa.Column("visible", sa.Boolean, nullable=False),  # shown in the conversation, unlike a silent turn
     sa.Column("fire_id", TEXT, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
-    sa.Column("task_id", TEXT, nullable=False),
-    sa.Column("task_name", TEXT, nullable=False),
+    *texts("task_id", "task_name"),
     sa.Column("kind", TEXT, nullable=False),  # the trigger's kind
-    sa.Column("prompt", TEXT, nullable=False),
-    sa.Column("payload_json", TEXT, nullable=False),
+    *texts("prompt", "payload_json"),
     sa.Column("read_only", sa.Boolean, nullable=False),
-    sa.Column("nominal_at_us", sa.BigInteger),
-    sa.Column("due_at_us", sa.BigInteger),
-    sa.Column("fired_at_us", sa.BigInteger),
-    sa.Column("timezone", TEXT, nullable=False),
-    sa.Column("catch_up", TEXT, nullable=False),
+    *numbers("nominal_at_us", "due_at_us", "fired_at_us", nullable=True),
+    *texts("timezone", "catch_up"),
     sa.Column("stands_for", sa.BigInteger, nullable=False),
-    sa.Column("first_nominal_at_us", sa.BigInteger),
-    sa.Column("last_nominal_at_us", sa.BigInteger),
+    *numbers("first_nominal_at_us", "last_nominal_at_us", nullable=True),
     sa.Column("traceparent", TEXT, nullable=False),
     sa.Column("started_at_us", sa.BigInteger, nullable=False),
     sa.Column("ended_at_us", sa.BigInteger),
-    sa.Column("summary", TEXT, nullable=False),
-    sa.Column("error", TEXT, nullable=False),
+    *texts("summary", "error"),
     sa.Column("answers_json", TEXT, nullable=False),  # {interrupt id: value} given by the newest resume; empty: none
     sa.Column("resumes", TEXT, nullable=False),  # the paused turn whose interrupt this one resumed
     sa.Column("after_message", TEXT, nullable=False),  # this turn's messages begin after this message
@@ -64,18 +53,12 @@ turns = sa.Table(
         "tries", sa.BigInteger, nullable=False
     ),  # intervals begun since the last start or resume, except drained ones
     sa.Column("epoch", sa.BigInteger, nullable=False),  # the epoch of the process that ran the newest interval
-    sa.Column("tokens_in", sa.BigInteger, nullable=False),
-    sa.Column("tokens_out", sa.BigInteger, nullable=False),
+    *numbers("tokens_in", "tokens_out"),
     sa.Column("wake_after_s", sa.BigInteger),  # from the turn's end to the wake-up that its graph asked for
     # Seconds from the question of an approval to its reminder, its alert and its expiry; 0 for never.
-    sa.Column("approval_reminder_s", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("approval_escalation_s", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("approval_timeout_s", sa.BigInteger, nullable=False, server_default="0"),
+    *numbers("approval_reminder_s", "approval_escalation_s", "approval_timeout_s", server_default="0"),
     # The name of the turn's graph, empty for the default one; then JSON objects for the graph, each may be empty.
-    sa.Column("graph", TEXT, nullable=False, server_default=""),
-    sa.Column("context_json", TEXT, nullable=False, server_default=""),
-    sa.Column("config_json", TEXT, nullable=False, server_default=""),
-    sa.Column("input_json", TEXT, nullable=False, server_default=""),
+    *texts("graph", "context_json", "config_json", "input_json", server_default=""),
     sa.Column("via", TEXT, nullable=False, server_default=""),  # an author's channel: PROGRAM/SURFACE/KEY
     sa.Column("run_json", TEXT, nullable=False, server_default=""),  # the options of a client's run, if it is one
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
@@ -94,8 +77,7 @@ thread_records = sa.Table(
     sa.Column("channel", TEXT, nullable=False),
     sa.Column("metadata_json", TEXT, nullable=False),  # a JSON object
     sa.Column("via", TEXT, nullable=False),  # the channel of the last change
-    sa.Column("created_at_us", sa.BigInteger, nullable=False),
-    sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+    *numbers("created_at_us", "updated_at_us"),
     sa.Column("withdrawn_at_us", sa.BigInteger),  # a withdrawn thread is in no list
 )
 
@@ -106,8 +88,7 @@ keys = sa.Table(
     sa.Column("key", TEXT, primary_key=True),
     sa.Column("digest", TEXT, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False, unique=True),
-    sa.Column("thread_id", TEXT, nullable=False),
-    sa.Column("fire_id", TEXT, nullable=False),
+    *texts("thread_id", "fire_id"),
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("became", TEXT, nullable=False),
     sa.Column("into", TEXT, nullable=False),  # the turn that took the message as its answer; for a refusal, the field
@@ -124,8 +105,7 @@ kept_messages = sa.Table(
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("key", TEXT, nullable=False, unique=True),
-    sa.Column("thread_id", TEXT, nullable=False),
-    sa.Column("trigger_json", TEXT, nullable=False),
+    *texts("thread_id", "trigger_json"),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Index("kept_messages_by_thread", "thread_id", "number"),
 )
@@ -145,18 +125,15 @@ turn_events = sa.Table(
     "turn_events",
     metadata,
     sa.Column("sequence", NUMBER, primary_key=True, autoincrement=True),
-    sa.Column("turn_id", TEXT, nullable=False),
-    sa.Column("fire_id", TEXT, nullable=False),
+    *texts("turn_id", "fire_id"),
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("thread_id", TEXT, nullable=False),
     sa.Column("trigger", TEXT, nullable=False),  # fire, author, answer, agent
     sa.Column("state", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("summary", TEXT, nullable=False),
-    sa.Column("error", TEXT, nullable=False),
+    *texts("summary", "error"),
     sa.Column("held_by_json", TEXT, nullable=False),  # ids of interrupts; for a review, the id of its subject
-    sa.Column("tokens_in", sa.BigInteger, nullable=False),
-    sa.Column("tokens_out", sa.BigInteger, nullable=False),
+    *numbers("tokens_in", "tokens_out"),
     sa.Column("wake_after_s", sa.BigInteger),
     # False until the runner has read it, in a shared store; on a single machine, the runner stores its position
     sa.Column("taken", sa.Boolean, nullable=False, server_default=sa.true()),
@@ -171,34 +148,30 @@ interrupts = sa.Table(
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("interrupt_id", TEXT, nullable=False, unique=True),
-    sa.Column("turn_id", TEXT, nullable=False),
-    sa.Column("thread_id", TEXT, nullable=False),
-    sa.Column("channel", TEXT, nullable=False),
-    sa.Column("kind", TEXT, nullable=False),
-    sa.Column("tool", TEXT, nullable=False),
-    sa.Column("args_json", TEXT, nullable=False),
-    sa.Column("args_hash", TEXT, nullable=False),
-    sa.Column("call_id", TEXT, nullable=False),
-    sa.Column("missing_scope", TEXT, nullable=False),
-    sa.Column("question", TEXT, nullable=False),
+    *texts(
+        "turn_id",
+        "thread_id",
+        "channel",
+        "kind",
+        "tool",
+        "args_json",
+        "args_hash",
+        "call_id",
+        "missing_scope",
+        "question",
+    ),
     sa.Column("allows_text", sa.Boolean, nullable=False),
-    sa.Column("status", TEXT, nullable=False),
-    sa.Column("decision", TEXT, nullable=False),
+    *texts("status", "decision"),
     sa.Column("message", TEXT, nullable=False),  # the author's reason or answer
     sa.Column("edited_json", TEXT, nullable=False),  # the arguments that the author gave instead
     sa.Column("applied", sa.Boolean, nullable=False),  # the graph has continued with the decision
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("resolved_at_us", sa.BigInteger),
     # When the reminder and the alert are due and when each was sent; when the question expires.
-    sa.Column("remind_at_us", sa.BigInteger),
-    sa.Column("reminded_at_us", sa.BigInteger),
-    sa.Column("escalate_at_us", sa.BigInteger),
-    sa.Column("escalated_at_us", sa.BigInteger),
-    sa.Column("expires_at_us", sa.BigInteger),
+    *numbers("remind_at_us", "reminded_at_us", "escalate_at_us", "escalated_at_us", "expires_at_us", nullable=True),
     sa.Column("decided_by", TEXT, nullable=False, server_default=""),  # PROGRAM/SURFACE/KEY
     # For a tool call: digests of its tool and of each argument, and why it can only be approved each time.
-    sa.Column("tool_hash", TEXT, nullable=False, server_default=""),
-    sa.Column("arg_hashes_json", TEXT, nullable=False, server_default=""),
+    *texts("tool_hash", "arg_hashes_json", server_default=""),
     sa.Column("once_only", TEXT, nullable=False, server_default="an earlier version asked about it"),
     sa.Column("exception", sa.BigInteger, nullable=False, server_default="0"),  # the standing exception given or used
     sa.CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
@@ -213,26 +186,24 @@ exceptions = sa.Table(
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("interrupt_id", TEXT, nullable=False),  # the approval with which it was given
-    sa.Column("task_id", TEXT, nullable=False),
-    sa.Column("task_name", TEXT, nullable=False),
+    *texts("task_id", "task_name"),
     # Copied from that approval; of an argument in `any_value`, only the name must match.
-    sa.Column("kind", TEXT, nullable=False),
-    sa.Column("tool", TEXT, nullable=False),
-    sa.Column("missing_scope", TEXT, nullable=False),
-    sa.Column("args_json", TEXT, nullable=False),
-    sa.Column("args_hash", TEXT, nullable=False),
-    sa.Column("tool_hash", TEXT, nullable=False),
-    sa.Column("arg_hashes_json", TEXT, nullable=False),
-    sa.Column("any_value_json", TEXT, nullable=False),
-    sa.Column("category", TEXT, nullable=False),
+    *texts(
+        "kind",
+        "tool",
+        "missing_scope",
+        "args_json",
+        "args_hash",
+        "tool_hash",
+        "arg_hashes_json",
+        "any_value_json",
+        "category",
+    ),
     sa.Column("category_json", TEXT, nullable=False),  # the category's grants at that time
     sa.Column("given_by", TEXT, nullable=False),  # PROGRAM/SURFACE/KEY
-    sa.Column("given_at_us", sa.BigInteger, nullable=False),
-    sa.Column("uses", sa.BigInteger, nullable=False),
-    sa.Column("last_used_at_us", sa.BigInteger),
-    sa.Column("ended_at_us", sa.BigInteger),
-    sa.Column("ended_by", TEXT, nullable=False),
-    sa.Column("ended_why", TEXT, nullable=False),
+    *numbers("given_at_us", "uses"),
+    *numbers("last_used_at_us", "ended_at_us", nullable=True),
+    *texts("ended_by", "ended_why"),
     sa.CheckConstraint("(ended_at_us IS NULL) = (ended_why = '')", name="exceptions_ended"),
     sa.CheckConstraint("task_id <> ''", name="exceptions_task"),
     sa.Index("exceptions_of_task", "task_id", **partial("ended_at_us IS NULL")),
@@ -245,8 +216,7 @@ messages = sa.Table(
     metadata,
     sa.Column("turn_id", TEXT, primary_key=True),
     sa.Column("position", sa.BigInteger, primary_key=True),  # 0 is the prompt; see POSITIONS_APART in turn_writes.py
-    sa.Column("role", TEXT, nullable=False),
-    sa.Column("text", TEXT, nullable=False),
+    *texts("role", "text"),
     sa.Column("tool_calls_json", TEXT, nullable=False),  # a JSON array of {id, name, args}; empty: none
     sa.Column("tool_call_id", TEXT, nullable=False),  # the id of the call that a tool's message answers
     sa.Column("at_us", sa.BigInteger, nullable=False),
@@ -260,11 +230,9 @@ bridged_events = sa.Table(
     metadata,
     sa.Column("sequence", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("key", TEXT, unique=True),  # null if the turn's own row changes with it, so that it occurs only once
-    sa.Column("name", TEXT, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),
+    *texts("name", "turn_id"),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("tool", TEXT, nullable=False),
-    sa.Column("data_json", TEXT, nullable=False),
+    *texts("tool", "data_json"),
     **NEVER_AGAIN,
 )
 
@@ -298,15 +266,11 @@ deliveries = sa.Table(
     sa.Column("key", TEXT, primary_key=True),
     sa.Column("digest", TEXT, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False, unique=True),  # the id in the receipt, which no turn has
-    sa.Column("thread_id", TEXT, nullable=False),
-    sa.Column("channel", TEXT, nullable=False),
-    sa.Column("agent", TEXT, nullable=False),
+    *texts("thread_id", "channel", "agent"),
     sa.Column("name", TEXT, nullable=False),  # the envelope's name when it was put
     sa.Column("fire_id", TEXT, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
-    sa.Column("task_name", TEXT, nullable=False),
-    sa.Column("state", TEXT, nullable=False),
-    sa.Column("reason", TEXT, nullable=False),
+    *texts("task_name", "state", "reason"),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("settled_at_us", sa.BigInteger),
     sa.CheckConstraint("state IN ('waiting', 'delivered', 'cancelled', 'failed')", name="deliveries_state"),
@@ -326,8 +290,7 @@ inbox_envelopes = sa.Table(
     "inbox_envelopes",
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),  # the order in which they are read
-    sa.Column("agent", TEXT, nullable=False),
-    sa.Column("key", TEXT, nullable=False),
+    *texts("agent", "key"),
     sa.Column("envelope", sa.LargeBinary, nullable=False),
     sa.Column("state", TEXT, nullable=False),
     sa.Column("reason", TEXT, nullable=False, server_default=""),
@@ -343,10 +306,7 @@ handoffs = sa.Table(
     "handoffs",
     metadata,
     sa.Column("key", TEXT, primary_key=True),  # its envelope's, so that a repeat adds no row; `mail.FOR_AUTHOR`
-    sa.Column("agent", TEXT, nullable=False),
-    sa.Column("kind", TEXT, nullable=False),
-    sa.Column("sender", TEXT, nullable=False),
-    sa.Column("text", TEXT, nullable=False),
+    *texts("agent", "kind", "sender", "text"),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False),  # the turn that is shown the handoff; empty while it waits
     sa.CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
@@ -363,14 +323,10 @@ _DECIDED = "(lifecycle = 'candidate') = (decided_at_us IS NULL) AND (lifecycle =
 def _decision_columns() -> list[sa.Column[Any]]:
     """Return the columns for the proposing agent and turn, and for the author's decision."""
     return [
-        sa.Column("turn_id", TEXT, nullable=False),
-        sa.Column("thread_id", TEXT, nullable=False),
-        sa.Column("agent", TEXT, nullable=False),
-        sa.Column("task_name", TEXT, nullable=False),
+        *texts("turn_id", "thread_id", "agent", "task_name"),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("decided_at_us", sa.BigInteger),
-        sa.Column("decided_by", TEXT, nullable=False),
-        sa.Column("note", TEXT, nullable=False),
+        *texts("decided_by", "note"),
     ]
 
 
@@ -378,11 +334,9 @@ pages = sa.Table(
     "pages",
     metadata,
     sa.Column("page_id", TEXT, primary_key=True),
-    sa.Column("title", TEXT, nullable=False),
-    sa.Column("body", TEXT, nullable=False),
+    *texts("title", "body"),
     sa.Column("tags", TEXT, nullable=False),  # a JSON array, sorted
-    sa.Column("origin", TEXT, nullable=False),
-    sa.Column("lifecycle", TEXT, nullable=False),
+    *texts("origin", "lifecycle"),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False),  # the turn of the agent that produced it; empty for an author's
     sa.Column("candidate_id", TEXT, nullable=False),  # the accepted proposal that became it; empty for an author's
@@ -400,14 +354,7 @@ page_versions = sa.Table(
     metadata,
     sa.Column("page_id", TEXT, primary_key=True),
     sa.Column("version", sa.BigInteger, primary_key=True),
-    sa.Column("title", TEXT, nullable=False),
-    sa.Column("body", TEXT, nullable=False),
-    sa.Column("tags", TEXT, nullable=False),
-    sa.Column("origin", TEXT, nullable=False),
-    sa.Column("lifecycle", TEXT, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),
-    sa.Column("candidate_id", TEXT, nullable=False),
-    sa.Column("updated_by", TEXT, nullable=False),
+    *texts("title", "body", "tags", "origin", "lifecycle", "turn_id", "candidate_id", "updated_by"),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint(_ORIGINS, name="page_versions_origin"),
 )
@@ -416,17 +363,12 @@ candidates = sa.Table(
     "candidates",
     metadata,
     sa.Column("candidate_id", TEXT, primary_key=True),
-    sa.Column("kind", TEXT, nullable=False),
-    sa.Column("channel", TEXT, nullable=False),
+    *texts("kind", "channel"),
     sa.Column("page_id", TEXT, nullable=False),  # the page that the proposal would become; empty for a summary
     sa.Column(
         "base_version", sa.BigInteger, nullable=False
     ),  # the version of that page when this was proposed; 0 if there was none
-    sa.Column("title", TEXT, nullable=False),
-    sa.Column("body", TEXT, nullable=False),
-    sa.Column("tags", TEXT, nullable=False),
-    sa.Column("origin", TEXT, nullable=False),
-    sa.Column("lifecycle", TEXT, nullable=False),
+    *texts("title", "body", "tags", "origin", "lifecycle"),
     *_decision_columns(),
     sa.CheckConstraint("kind IN ('candidate-page', 'candidate-summary')", name="candidates_kind"),
     sa.CheckConstraint(_ORIGINS, name="candidates_origin"),
@@ -454,14 +396,11 @@ memory = sa.Table(
     sa.Column("entry_id", TEXT, primary_key=True),
     sa.Column("tier", TEXT, nullable=False),
     sa.Column("owner", TEXT, nullable=False),  # thread, channel, or empty for a tier that exists once
-    sa.Column("key", TEXT, nullable=False),
-    sa.Column("text", TEXT, nullable=False),
+    *texts("key", "text"),
     sa.Column("form", TEXT, nullable=False),  # json: the text of an object that a graph stored
-    sa.Column("origin", TEXT, nullable=False),
-    sa.Column("written_by", TEXT, nullable=False),
+    *texts("origin", "written_by"),
     sa.Column("turn_id", TEXT, nullable=False),  # empty for an author's
-    sa.Column("created_at_us", sa.BigInteger, nullable=False),
-    sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+    *numbers("created_at_us", "updated_at_us"),
     sa.Column("via", TEXT, nullable=False, server_default=""),  # the channel through which an author wrote the entry
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
     sa.CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
@@ -477,9 +416,7 @@ effects = sa.Table(
     "effects",
     metadata,
     sa.Column("effect_key", TEXT, primary_key=True),
-    sa.Column("turn_id", TEXT, nullable=False),
-    sa.Column("scope", TEXT, nullable=False),
-    sa.Column("result_json", TEXT, nullable=False),
+    *texts("turn_id", "scope", "result_json"),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Index("effects_by_turn", "turn_id"),
 )
@@ -542,8 +479,7 @@ revalidations = sa.Table(
     sa.Column("cause", TEXT, nullable=False),  # the page that changed
     sa.Column("cause_version", sa.BigInteger, nullable=False),
     sa.Column("via", TEXT, nullable=False),  # the page's own source that leads to the cause, or the cause itself
-    sa.Column("state", TEXT, nullable=False),
-    sa.Column("result", TEXT, nullable=False),
+    *texts("state", "result"),
     sa.Column("turn_id", TEXT, nullable=False),  # the turn that settled the item
     sa.Column("note", TEXT, nullable=False),
     sa.Column("queued_at_us", sa.BigInteger, nullable=False),
@@ -569,9 +505,7 @@ attachments = sa.Table(
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("sha256", TEXT, nullable=False),
     sa.Column("data", sa.LargeBinary, nullable=False),
-    sa.Column("origin", TEXT, nullable=False),
-    sa.Column("lifecycle", TEXT, nullable=False),
-    sa.Column("added_by", TEXT, nullable=False),
+    *texts("origin", "lifecycle", "added_by"),
     sa.Column("added_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("origin IN ('authored', 'imported')", name="attachments_origin"),
     sa.CheckConstraint("lifecycle = 'canonical'", name="attachments_lifecycle"),

@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Identity, Index, LargeBinary
 
 from turnkeeper.storage.chain import Chain, table_of
 from turnkeeper.storage.nodes import table_of as nodes_of
-from turnkeeper.storage.statements import NUMBER, TEXT, partial
+from turnkeeper.storage.statements import NUMBER, TEXT, numbers, partial, texts
 
 metadata = MetaData()
 
@@ -12,20 +12,10 @@ tasks = Table(
     "tasks",
     metadata,
     Column("id", TEXT, primary_key=True),
-    Column("name", TEXT, nullable=False),
-    Column("state", TEXT, nullable=False),
-    Column("reason", TEXT, nullable=False),
-    Column("category", TEXT, nullable=False),
-    Column("channel", TEXT, nullable=False),
-    Column("definition", TEXT, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
-    Column("cursor_us", BigInteger, nullable=False),
-    Column("wake_us", BigInteger),
-    Column("rewound_us", BigInteger),
-    Column("accepted", BigInteger, nullable=False),
-    Column("fires", BigInteger, nullable=False),
-    Column("missed", BigInteger, nullable=False),
+    *texts("name", "state", "reason", "category", "channel", "definition"),
+    *numbers("revision", "created_us", "cursor_us"),
+    *numbers("wake_us", "rewound_us", nullable=True),
+    *numbers("accepted", "fires", "missed"),
     Column("tail_entry", BigInteger),
     Column("failures", BigInteger, nullable=False, server_default="0"),
     Column("usage", TEXT),
@@ -61,30 +51,18 @@ fires = Table(
     Column("task_id", TEXT, nullable=False),
     Column("fire_id", TEXT),
     Column("request_id", TEXT),
-    Column("kind", TEXT, nullable=False),
-    Column("outcome", TEXT, nullable=False),
+    *texts("kind", "outcome"),
     Column("is_open", Boolean, nullable=False),
     Column("reason", TEXT, nullable=False),
-    Column("nominal_us", BigInteger, nullable=False),
-    Column("due_us", BigInteger, nullable=False),
-    Column("covers", BigInteger, nullable=False),
-    Column("first_us", BigInteger, nullable=False),
-    Column("last_us", BigInteger, nullable=False),
-    Column("attempt", BigInteger, nullable=False),
+    *numbers("nominal_us", "due_us", "covers", "first_us", "last_us", "attempt"),
     Column("policy", TEXT, nullable=False),
     Column("caught_up", Boolean, nullable=False),
     Column("released", Boolean, nullable=False),
-    Column("send_by_us", BigInteger),
-    Column("ready_us", BigInteger),
+    *numbers("send_by_us", "ready_us", nullable=True),
     Column("refusals", BigInteger, nullable=False),
-    Column("fired_us", BigInteger),
-    Column("accepted_us", BigInteger),
-    Column("started_us", BigInteger),
-    Column("ended_us", BigInteger),
+    *numbers("fired_us", "accepted_us", "started_us", "ended_us", nullable=True),
     Column("turn_id", TEXT, nullable=False),
-    Column("retries", BigInteger, nullable=False, server_default="0"),
-    Column("spent_us", BigInteger, nullable=False, server_default="0"),
-    Column("tokens", BigInteger, nullable=False, server_default="0"),
+    *numbers("retries", "spent_us", "tokens", server_default="0"),
     Index("fires_fire_id", "fire_id", unique=True, **partial("fire_id IS NOT NULL")),
     Index("fires_request", "task_id", "request_id", unique=True, **partial("request_id IS NOT NULL")),
     Index("fires_history", "task_id", "entry_id"),
@@ -113,8 +91,7 @@ outages = Table(
     "outages",
     metadata,
     Column("number", NUMBER, Identity(), primary_key=True),
-    Column("from_us", BigInteger, nullable=False),
-    Column("to_us", BigInteger, nullable=False),
+    *numbers("from_us", "to_us"),
     Column("lasts", Boolean, nullable=False),
 )
 
@@ -126,8 +103,7 @@ stoppages = Table(
     Column("cause", TEXT, nullable=False),
     Column("task_id", TEXT, nullable=False),  # empty: every task
     Column("why", TEXT, nullable=False),
-    Column("from_us", BigInteger, nullable=False),
-    Column("to_us", BigInteger, nullable=False),
+    *numbers("from_us", "to_us"),
     Column("lasts", Boolean, nullable=False),
 )
 
@@ -148,11 +124,9 @@ triggers = Table(
     Column("entry_id", NUMBER, primary_key=True, autoincrement=False),
     Column("task_id", TEXT, nullable=False),
     Column("fired", Boolean, nullable=False),
-    Column("event", TEXT, nullable=False),
-    Column("event_id", TEXT, nullable=False),
+    *texts("event", "event_id"),
     Column("at_us", BigInteger, nullable=False),
-    Column("cause", TEXT, nullable=False),
-    Column("chain", TEXT, nullable=False),
+    *texts("cause", "chain"),
     Index("triggers_task", "task_id", "entry_id"),
 )
 

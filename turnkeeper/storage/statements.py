@@ -32,6 +32,16 @@ _ALONE = 0x616C6F6E  # key of the advisory locks under which one process does wo
 _SQLITE: Any = sqlite.dialect(paramstyle="named")  # the style in which SQLite's driver takes a mapping
 
 
+def texts(*names: str, **how: Any) -> list[sa.Column[Any]]:
+    """Return columns of text that is never null."""
+    return [sa.Column(name, TEXT, nullable=False, **how) for name in names]
+
+
+def numbers(*names: str, nullable: bool = False, **how: Any) -> list[sa.Column[Any]]:
+    """Return columns of whole numbers, also of instants and durations."""
+    return [sa.Column(name, sa.BigInteger, nullable=nullable, **how) for name in names]
+
+
 def partial(where: str) -> dict[str, Any]:
     """Return the arguments of an index over the rows for which `where` is true. A flag is `flag = 1` or `flag = 0`."""
     booleans = re.sub(r"\b(\w+) = ([01])\b", lambda flag: f"{'' if flag[2] == '1' else 'NOT '}{flag[1]}", where)
