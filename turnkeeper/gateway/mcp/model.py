@@ -55,15 +55,38 @@ class When(BaseModel):
 
 
 class View(BaseModel):
-    """The shown part of a daemon's message."""
+    """The shown part of a daemon's message. A part of a message that has a view of its own is shown by that view."""
 
     model_config = ConfigDict(extra="ignore")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_spec(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields.get("spec", {}), **fields}
+
 
 class Answer(View):
-    """The answer of a tool."""
+    """The answer of a tool: a sentence by Turnkeeper, then values."""
 
-    summary: str = Field(description="the result, in one sentence by Turnkeeper")
+    summary: str
+
+
+class Quoting(Answer):
+    """An answer with texts of others."""
+
+    quotes: str = QUOTES
+
+
+_VIEWS: dict[str, type[BaseModel]] = {}  # by the name of the message
+
+
+def _declared(field: FieldDescriptor) -> FieldInfo:
+    shown: Any = _VIEWS.get(field.message_type.full_name, Text) if field.message_type else Text  # also an instant
+    if field.is_repeated:
+        return FieldInfo.from_annotated_attribute(list[shown], [])
+    if field.cpp_type in {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}:
+        return FieldInfo.from_annotated_attribute(*((int | None, None) if field.has_presence else (int, 0)))
+    return FieldInfo.from_annotated_attribute(*((shown, "") if shown is Text else (shown | None, None)))
 
 
 def _shows(message: Any, names: str) -> Callable[[type[Kind]], type[Kind]]:
@@ -71,15 +94,12 @@ def _shows(message: Any, names: str) -> Callable[[type[Kind]], type[Kind]]:
     spec = message.DESCRIPTOR.fields_by_name.get("spec")
     known = {**(spec.message_type.fields_by_name if spec else {}), **message.DESCRIPTOR.fields_by_name}
 
-    def declared(name: str) -> FieldInfo:
-        if known[name].cpp_type not in {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}:
-            return FieldInfo.from_annotated_attribute(Text, "")  # also an instant
-        return FieldInfo.from_annotated_attribute(*((int | None, None) if known[name].has_presence else (int, 0)))
-
     def fill(view: type[Kind]) -> type[Kind]:
         own = view.__pydantic_fields__
-        view.__pydantic_fields__ = {name: own.get(name) or declared(name) for name in names.split()}
+        view.__pydantic_fields__ = {name: own.get(name) or _declared(known[name]) for name in names.split()}
         view.model_rebuild(force=True)
+        if not issubclass(view, Answer):
+            _VIEWS[message.DESCRIPTOR.full_name] = view
         return view
 
     return fill
@@ -105,7 +125,7 @@ class FireView(View):
 class TaskView(View):
     """A task."""
 
-    may_change: bool = Field(False, description="whether this client may change it")
+    may_change: bool = False  # whether this client may change it
 
 
 @_shows(
@@ -136,10 +156,6 @@ class MessageView(View):
 class TurnView(View):
     """A turn of a conversation."""
 
-    via: str = Field("", description="origin of an author's turn: PROGRAM/SURFACE/KEY")
-    messages: list[MessageView] = []
-    interrupts: list[ApprovalView] = []
-
 
 @_shows(runtime.Page, "page_id title body lifecycle origin version updated_at")
 class PageView(View):
@@ -148,98 +164,73 @@ class PageView(View):
     body: str = ""  # complete, of any length
 
 
+@_shows(runner.CreateTaskResponse, "summary task next warnings")
 class TaskCreated(Answer):
-    """A new task."""
+    """A new task, with its next three times."""
 
     task: TaskView
-    next: list[TimeView] = Field([], description="the next three times")
-    warnings: list[str] = []
 
 
-class TaskList(Answer):
-    """Tasks."""
-
-    quotes: str = QUOTES
-    tasks: list[TaskView] = []
-    total: int = 0
-    decisions_waiting: int | None = Field(None, description="questions that wait for the person, of all tasks")
+@_shows(runner.ListTasksResponse, "summary quotes tasks total decisions_waiting")
+class TaskList(Quoting):
+    """Tasks, and the number of questions that wait for the person, of all tasks."""
 
 
-class TaskShown(Answer):
+@_shows(runner.ListFiresResponse, "summary quotes task fires")
+class TaskShown(Quoting):
     """A task and its history, newest first."""
 
-    quotes: str = QUOTES
     task: TaskView
-    fires: list[FireView] = []
 
 
+@_shows(runner.UpdateTaskResponse, "summary task changed_fields old_next new_next warnings")
 class TaskChanged(Answer):
     """A changed task, with its old and new times."""
 
     task: TaskView
-    changed_fields: list[str] = []
-    old_next: list[TimeView] = []
-    new_next: list[TimeView] = []
-    warnings: list[str] = []
 
 
 class TaskControlled(Answer):
-    """A task after a control action."""
+    """A task after a control action; after run, with the fire."""
 
     task: TaskView
-    fire: FireView | None = Field(None, description="after run: the fire")
-
-
-class Explained(Answer):
-    """An explanation of one time of a task."""
-
-    verdict: str = Field("", description="one word: succeeded, late, skipped, stood_for, paused, future, …")
-    at: str = ""
-    lines: list[str] = Field([], description="sentences: what happened, and which rule decided")
     fire: FireView | None = None
 
 
+@_shows(runner.ExplainFireResponse, "summary verdict at lines fire")
+class Explained(Answer):
+    """An explanation of one time of a task: a word, and sentences about what happened and which rule decided."""
+
+
+@_shows(runner.PreviewScheduleResponse, "summary schedule timezone times")
 class Previewed(Answer):
     """The times of a schedule."""
 
-    schedule: str = ""
-    timezone: str = ""
     times: list[TimeView] = []
 
 
-class TurnShown(Answer):
-    """The current state of a turn."""
+@_shows(
+    runtime.Turn,
+    "summary quotes turn_id thread_id channel status started_at ended_at error reply interrupts duplicate",
+)
+class TurnShown(Quoting):
+    """The current state of a turn: the agent's last message, and the approvals that the person is asked for."""
 
-    quotes: str = QUOTES
-    turn_id: str = ""
-    thread_id: str = ""
-    channel: str = ""
-    status: str = Field(
-        "",
-        description="queued, kept (its thread waits), running, interrupted (waits for the person), paused, or its end",
-    )
-    started_at: str = ""
-    ended_at: str = ""
-    error: Text = ""
-    reply: Text = Field("", description="the agent's last message")
-    interrupts: list[ApprovalView] = Field([], description="the approvals that the person is asked for")
-    duplicate: bool = Field(False, description="the message was sent before, and had its effect only once")
+    reply: Text = ""
+    interrupts: list[ApprovalView] = []
+    duplicate: bool = False  # the message was sent before, and had its effect only once
 
 
-class Conversation(Answer):
+@_shows(runtime.Conversation, "summary quotes channel turns next_cursor")
+class Conversation(Quoting):
     """The newest turns of a channel, oldest first."""
-
-    quotes: str = QUOTES
-    channel: str = ""
-    turns: list[TurnView] = []
-    next_cursor: str = Field("", description="for older turns; empty if there are none")
 
 
 class DecidedElsewhere(Answer):
-    """The command and the page with which the person decides."""
+    """The command with which the person decides, and the page; empty if no page is served."""
 
-    command: str = Field("", description="command with which the person decides")
-    url: str = Field("", description="page on which the person decides; empty if no page is served")
+    command: str = ""
+    url: str = ""
 
 
 class Inbox(DecidedElsewhere):
@@ -296,8 +287,7 @@ def naming_tools(error: str) -> str:
 
 def view(kind: type[Kind], message: Message, **more: Any) -> Kind:
     """Convert a daemon's message to one of the kinds above; fields in `more` replace its own."""
-    fields = MessageToDict(message, preserving_proto_field_name=True)
-    return kind.model_validate({**fields.get("spec", {}), **fields, **more})
+    return kind.model_validate({**MessageToDict(message, preserving_proto_field_name=True), **more})
 
 
 def views(kind: type[Kind], messages: Iterable[Message]) -> list[Kind]:

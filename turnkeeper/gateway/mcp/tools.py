@@ -80,18 +80,14 @@ async def task_create(
     times = model.views(model.TimeView, answer.next[:3])
     said = f"task {name} {'would fire' if dry_run else 'fires'} {answer.task.schedule}"
     summary = f"{said}; next {times[0].nominal_at}" if times else said
-    task = _task(ctx, answer.task)
-    return model.TaskCreated(summary=summary, task=task, next=times, warnings=list(answer.warnings))
+    return model.view(model.TaskCreated, answer, summary=summary, task=_task(ctx, answer.task), next=times)
 
 
 async def task_list(ctx: Ctx, state: str = "", channel: str = "", limit: Limit = 50) -> model.TaskList:
     """List tasks by next fire time, soonest first."""
-    request = runner.ListTasksRequest(state=state, channel=channel, limit=limit)
-    answer = await _call(ctx, request)
+    answer = await _call(ctx, runner.ListTasksRequest(state=state, channel=channel, limit=limit))
     tasks = [_task(ctx, task) for task in answer.tasks]
-    waiting = answer.decisions_waiting if answer.HasField("decisions_waiting") else None
-    summary = f"{len(tasks)} of {answer.total} tasks"
-    return model.TaskList(summary=summary, tasks=tasks, total=answer.total, decisions_waiting=waiting)
+    return model.view(model.TaskList, answer, summary=f"{len(tasks)} of {answer.total} tasks", tasks=tasks)
 
 
 async def task_show(ctx: Ctx, name: Name, limit: Limit = 10) -> model.TaskShown:
@@ -99,7 +95,7 @@ async def task_show(ctx: Ctx, name: Name, limit: Limit = 10) -> model.TaskShown:
     task = await _call(ctx, runner.GetTaskRequest(name=name))
     fires = await _call(ctx, runner.ListFiresRequest(name=task.id, limit=limit, without_folded=True))
     summary = f"task {task.spec.name} is {task.state}, revision {task.revision}; {fires.total} entries of history"
-    return model.TaskShown(summary=summary, task=_task(ctx, task), fires=model.views(model.FireView, fires.fires))
+    return model.view(model.TaskShown, fires, summary=summary, task=_task(ctx, task))
 
 
 async def task_update(
@@ -137,16 +133,10 @@ async def task_update(
         await desk.check_pace(spec, caller_of(ctx).via)
     request = runner.UpdateTaskRequest(name=task.id, spec=spec, revision=revision, dry_run=dry_run)
     answer = await _call(ctx, request)
-    changed = list(answer.changed_fields)
     would = "would be " if dry_run else ""
-    return model.TaskChanged(
-        summary=f"task {task.spec.name}: {', '.join(changed) or 'nothing'} {would}changed",
-        task=_task(ctx, answer.task),
-        changed_fields=changed,
-        old_next=model.views(model.TimeView, answer.old_next[:3]),
-        new_next=model.views(model.TimeView, answer.new_next[:3]),
-        warnings=list(answer.warnings),
-    )
+    summary = f"task {task.spec.name}: {', '.join(answer.changed_fields) or 'nothing'} {would}changed"
+    times = {side: model.views(model.TimeView, getattr(answer, side)[:3]) for side in ("old_next", "new_next")}
+    return model.view(model.TaskChanged, answer, summary=summary, task=_task(ctx, answer.task), **times)
 
 
 async def task_control(
@@ -181,8 +171,7 @@ async def task_explain(
 ) -> model.Explained:
     """Explain why a task did or will run, or not, at a time, and which rule decides."""
     answer = await _call(ctx, runner.ExplainFireRequest(name=name, at=at))
-    fire = model.view(model.FireView, answer.fire) if answer.HasField("fire") else None
-    return model.view(model.Explained, answer, summary=f"task {name}: {answer.verdict}", fire=fire)
+    return model.view(model.Explained, answer, summary=f"task {name}: {answer.verdict}")
 
 
 async def schedule_preview(
@@ -193,8 +182,7 @@ async def schedule_preview(
     _fill(spec, {**when.fields(), "timezone": timezone})
     answer = await _call(ctx, runner.PreviewScheduleRequest(spec=spec, count=count))
     times = model.views(model.TimeView, answer.nominals)
-    summary = f"{answer.schedule}: {len(times)} times"
-    return model.Previewed(summary=summary, schedule=answer.schedule, timezone=answer.timezone, times=times)
+    return model.view(model.Previewed, answer, summary=f"{answer.schedule}: {len(times)} times", times=times)
 
 
 async def message_send(
@@ -270,9 +258,8 @@ async def conversation_read(
     place = {"thread_id": thread_id} if thread_id else {"channel": channel}
     request = runtime.GetConversationRequest(**place, limit=limit, cursor=cursor)
     answer = await _call(ctx, request)
-    turns = model.views(model.TurnView, answer.turns)
-    summary = f"{len(turns)} of {answer.total} turns of {thread_id or channel}"
-    return model.view(model.Conversation, answer, summary=summary, turns=turns)
+    summary = f"{len(answer.turns)} of {answer.total} turns of {thread_id or channel}"
+    return model.view(model.Conversation, answer, summary=summary)
 
 
 async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
