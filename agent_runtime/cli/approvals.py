@@ -72,6 +72,7 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
     """
     row = _find(approval, read)
     asks, question, waits = forms.request_in(row), forms.question_of(row), row["status"] == "pending"
+    always = ["--approve --for-task"] if forms.can_stand(row) else []
     lines = lines_of(
         row,
         "approval=interrupt_id kind asks options shows arguments missing_scope category task=task_name "
@@ -87,14 +88,10 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
         status=row["status"] + (f" ({row['decision']})" if row["decision"] else ""),
         refused=row["message"] if waits else "",
         only_once=row["once_only"] if waits and row["task_name"] else "",
-        answer_with="\n".join([resolve_command(row), *_other_ways(row)]) if waits else "",
+        answer_with="\n".join([resolve_command(row), *always, *texts.ways(row)[1:]]) if waits else "",
         to_grant="\n".join(texts.grants(row)) if waits else "",
     )
     show_record(row, output, name_key="interrupt_id", lines=lines)
-
-
-def _other_ways(row: Row) -> list[str]:
-    return [*(["--approve --for-task"] if texts.can_stand(row) else []), *texts.ways(row)[1:]]
 
 
 def _question(row: Row) -> str:

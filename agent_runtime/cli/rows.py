@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper.console import Output
-from turnkeeper.rpc.forms import WAYS, Request, option_text, question_of, request_in
+from turnkeeper.rpc.forms import Request, option_text, question_of, request_in, ways_of
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 ID_DIGITS = 10
@@ -86,11 +86,6 @@ def grants(interrupt: Mapping[str, Any]) -> list[str]:
     return [] if beyond or not missing else [f"{stem} {missing}{of_graph * missing.startswith('tool:')}"]
 
 
-def can_stand(interrupt: Mapping[str, Any]) -> bool:
-    """Return True if the author can approve the call for its task permanently."""
-    return interrupt["kind"] != "question" and bool(interrupt["task_name"]) and not interrupt["once_only"]
-
-
 def ways(interrupt: Mapping[str, Any]) -> list[str]:
     """Return the options of the command that can decide an approval.
 
@@ -101,14 +96,13 @@ def ways(interrupt: Mapping[str, Any]) -> list[str]:
     >>> ways({"kind": "question", "args": {"value": {"options": ["yes", "no"]}}})
     ['--answer yes']
     """
-    asks = request_in(interrupt)
-    if interrupt["kind"] == "question" and asks is None:
-        picks = [f"--answer {shlex.quote(option_text(one))}" for one in question_of(interrupt).options[:1]]
-        return picks or ['--answer "…"', "--approve", "--reject"]
-    takes = WAYS[:3] if asks is None else asks.takes
-    if asks is not None and len(asks.calls) > 1:
-        return [_OPTIONS[way] for way in takes if way != "edit"] + ["--call '1 approve' --call …"]
-    return [_OPTIONS[way] for way in takes]
+    asks, named = request_in(interrupt), ways_of(interrupt)
+    if "pick" in named:
+        return [f"--answer {shlex.quote(option_text(question_of(interrupt).options[0]))}"]
+    if "answer" in named:
+        return ['--answer "…"', "--approve", "--reject"]
+    several = asks is not None and len(asks.calls) > 1
+    return [_OPTIONS[way] for way in named] + ["--call '1 approve' --call …"] * several
 
 
 def request_text(asks: Request) -> str:

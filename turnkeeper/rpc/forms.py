@@ -193,12 +193,31 @@ def question_of(asked: Any) -> Question:
     return question_in(_said_in(asked))
 
 
+def ways_of(asked: Any) -> list[str]:
+    """Return how a person can decide a question: some of :data:`WAYS`; a plain one also by `pick` or `answer`."""
+    if (asks := request_in(asked)) is not None:
+        return [way for way in asks.takes if way != "edit" or len(asks.calls) == 1]
+    if _field(asked, "kind") != "question":
+        return list(WAYS[:3])
+    question = question_of(asked)
+    if question.options:
+        return ["pick"] if question.is_closed else ["pick", "answer"]
+    return ["approve", "reject", "answer"]
+
+
+def can_stand(asked: Any) -> bool:
+    """Return True if the author can approve the call for its task permanently."""
+    return _field(asked, "kind") != "question" and bool(_field(asked, "task_name")) and not _field(asked, "once_only")
+
+
 def _said_in(asked: Any) -> object:
-    if isinstance(asked, Mapping):
-        return asked["args"] if asked["kind"] == "question" else None
-    if asked.kind != "question":
+    if _field(asked, "kind") != "question":
         return None
-    return asked.args if hasattr(asked, "args") else json.loads(asked.args_json or "null")
+    return json.loads(asked.args_json or "null") if hasattr(asked, "args_json") else _field(asked, "args")
+
+
+def _field(asked: Any, name: str) -> Any:
+    return asked[name] if isinstance(asked, Mapping) else getattr(asked, name)
 
 
 def read(value: object, schema: object = None) -> Request | None:

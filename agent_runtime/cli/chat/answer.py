@@ -11,14 +11,14 @@ from rich.text import Text
 
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
 from agent_runtime.cli.client import ANSWER_S, LOOK_S, again, change, change_in_conversation, complete_channel, refused
-from agent_runtime.cli.rows import asked, can_stand, clipped, ways
+from agent_runtime.cli.rows import asked, clipped
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import console, note
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.rpc.forms import option_text, question_of, request_in
+from turnkeeper.rpc.forms import can_stand, option_text, question_of, request_in, ways_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Does = Literal["approve", "for_task", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]
@@ -67,6 +67,15 @@ class Item:
         if self.kind == "deviation":
             return f"{self.row['page_id']}: {self.row['says']} / {self.row['found']}"
         return f"{str(self.row['kind']).removeprefix('candidate-')} “{self.row['title']}”"
+
+    @property
+    def is_question(self) -> bool:
+        return self.kind == "interrupt" and self.row["kind"] == "question"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a question that is not about calls: any text may answer it."""
+        return self.is_question and request_in(self.row) is None
 
     @property
     def cut(self) -> bool:
@@ -154,24 +163,22 @@ def parse(line: str, waiting: Waiting) -> Command:
 
 
 def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Command:
-    asks = request_in(item.row) if item.kind == "interrupt" else None
-    question = item.kind == "interrupt" and item.row["kind"] == "question" and asks is None
     problem = ""
-    if does == "approve" and text and not question:
+    if does == "approve" and text and not item.is_plain:
         problem = "not approved: nothing may follow an approval"
     elif does == "approve" and proposed is not None and proposed.cut:
         problem = f"only its beginning was shown; all of it: turnkeeper candidates show {proposed.id}, or triage"
     elif does == "for_task":
         problem = _for_task_problem(item, text)
     elif does == "edit":
-        problem = _edit_problem(item, text, question=question)
-    elif does == "answer" and not question and asks is None:
+        problem = _edit_problem(item, text)
+    elif does == "answer" and not item.is_question:
         problem = "that is no question; a or r decides it"
     elif does == "answer" and not text:
         problem = "what is the answer? its text follows t"
-    elif does in {"approve", "reject", "answer"} and question:
+    elif does in {"approve", "reject", "answer"} and item.is_plain:
         problem = _not_taken(text if does == "answer" else does, item)
-    if does == "approve" and question and text:
+    if does == "approve" and item.is_plain and text:
         problem = problem or "nothing may follow an approval; t answers with a text"
     return Command(does="problem", text=problem) if problem else Command(does=does, item=item, text=text)
 
@@ -194,8 +201,8 @@ def _for_task_problem(item: Item, text: str) -> str:
     return f"{told}; a approves it"
 
 
-def _edit_problem(item: Item, text: str, *, question: bool) -> str:
-    if item.kind != "interrupt" or question:
+def _edit_problem(item: Item, text: str) -> str:
+    if item.kind != "interrupt" or item.is_plain:
         return "only a tool call has arguments to change"
     try:
         fits = isinstance(json.loads(text), dict)
@@ -257,7 +264,7 @@ def would_end(channel: str, change: Callable[[Any], Any], *, thread_id: str = ""
 
 
 def _resolve(command: Command, item: Item, change: Callable[[Any], Any]) -> str:
-    answers = command.does == "answer" and request_in(item.row) is None
+    answers = command.does == "answer" and item.is_plain
     as_json = command.does == "edit" or (answers and command.text[:1] in "{[" and bool(parsed(command.text)))
     request = wire.ResolveInterruptRequest(
         interrupt_id=item.id,
@@ -315,7 +322,7 @@ def triage(
         if said.item is None:
             continue
         came = perform(said, channel, SystemEntropy().hex(32), change_in_conversation)
-        if _is_question(item) and not came.startswith(REFUSED) and (error := refused(item.row)):
+        if item.is_question and not came.startswith(REFUSED) and (error := refused(item.row)):
             came = (
                 f"{REFUSED}the graph failed on this answer: {error}; {again(item.row | {'decision': said.does}, error)}"
             )
@@ -391,17 +398,11 @@ def _ask(waiting: Waiting, item: Item) -> Command | None:
 def _ways_of(item: Item) -> str:
     if item.kind != "interrupt":
         return _WAYS[item.kind]
-    if request_in(item.row) is not None:
-        given = " ".join(ways(item.row))
-        return ", ".join(text for way, text in _OF_CALLS.items() if f"--{way}" in given)
-    asks = question_of(item.row)
-    if not asks.options:
-        return _WAYS[item.row["kind"]]
-    return asks.choices if asks.is_closed else f"{asks.choices}, or another answer"
-
-
-def _is_question(item: Item) -> bool:
-    return item.kind == "interrupt" and item.row["kind"] == "question"
+    asks, named = question_of(item.row), ways_of(item.row)
+    if "pick" in named:
+        return asks.choices if asks.is_closed else f"{asks.choices}, or another answer"
+    is_about_calls = item.is_question and not item.is_plain
+    return ", ".join(_OF_CALLS[way] for way in named) if is_about_calls else _WAYS[item.row["kind"]]
 
 
 def typed(line: str, waiting: Waiting, item: Item) -> Command | None:
@@ -416,7 +417,7 @@ def typed(line: str, waiting: Waiting, item: Item) -> Command | None:
         return None
     if line in {"", "s", "skip"}:
         return Command(does="nothing")
-    if _is_question(item) and request_in(item.row) is None:
+    if item.is_plain:
         return _answer_of(line, item)
     if verb not in _WORDS:
         return Command(does="problem", text=f"write one of these: {_ways_of(item)}, {_LEAVES}")

@@ -25,7 +25,7 @@ from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.console.lists import shown
 from turnkeeper.console.unseen import in_words, plain, prose
-from turnkeeper.rpc.forms import Request, option_text, question_of, request_in
+from turnkeeper.rpc.forms import Request, can_stand, option_text, question_of, request_in, ways_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
@@ -343,7 +343,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
         return _calls_asked_about(row, asks, number)
     if row["kind"] == "question":
         return _plain_question(row, number)
-    stem, standing = answer.removesuffix("--approve"), rows.can_stand(row)
+    stem, standing = answer.removesuffix("--approve"), can_stand(row)
     always = [("for the task", f"{answer} --for-task")] * standing + [("grant", one) for one in rows.grants(row)]
     commands = [("approve", answer), *always, ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
     keys = f"a {number} · r {number} why · e {number} JSON{f' · f {number} for the task' if standing else ''}"
@@ -364,21 +364,20 @@ def _plain_question(row: Row, number: int | None) -> Card:
     keys = f"t {number} {option_text(asks.options[0]) if asks.options else f'text · a {number} · r {number}'}"
     shown = texts.arguments_text(asks.more if asks.text else {})
     told = {"title": row["question"], "note": row["message"], "args": shown, "facts": [*options, *_waits(row)]}
-    return _asking(row, number, commands=[*_here(number, keys), *_commands(row, rows.ways(row))], **told)
+    return _asking(row, number, commands=[*_here(number, keys), *_commands(row)], **told)
 
 
-def _commands(row: Row, ways: Sequence[str]) -> Pairs:
+def _commands(row: Row) -> Pairs:
     stem = f"turnkeeper approvals resolve {str(row['interrupt_id'])[: rows.ID_DIGITS]}"
-    return [(way.partition(" ")[0].strip("-"), f"{stem} {way}") for way in ways]
+    return [(way.partition(" ")[0].strip("-"), f"{stem} {way}") for way in rows.ways(row)]
 
 
 def _calls_asked_about(row: Row, asks: Request, number: int | None) -> Card:
     """Return the card of a graph's question about its own calls."""
-    ways = rows.ways(row)
-    keys = " · ".join(_KEYS[key].format(number) for key in _KEYS if any(way.startswith(f"--{key}") for way in ways))
+    keys = " · ".join(_KEYS[way].format(number) for way in ways_of(row))
     told = {"title": f"the graph asks about {', '.join(call.tool for call in asks.calls)}", "note": row["message"]}
     told["args"] = rows.request_text(asks)
-    return _asking(row, number, commands=[*_here(number, keys), *_commands(row, ways)], **told)
+    return _asking(row, number, commands=[*_here(number, keys), *_commands(row)], **told)
 
 
 def _here(number: int | None, keys: str) -> Pairs:

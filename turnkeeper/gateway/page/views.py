@@ -108,22 +108,16 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
     facts = {name: said for name, said in facts.items() if f" {said} " not in f" {one.question} "}  # said once
     return Card(
         kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
-        ways=_ways(one, asks, question) if one.status == "pending" else (), of=one, state=one.decision or one.status,
+        ways=_ways(one) if one.status == "pending" else (), of=one, state=one.decision or one.status,
         args=shown, args_hash=one.args_hash, body=one.question, facts=fields(facts), note=one.message,
         options=[*map(forms.option_text, question.options)],
         expires_at=one.expires_at if one.HasField("expires_at") else None,
     )  # fmt: skip
 
 
-def _ways(one: agents.Interrupt, asks: forms.Request | None, question: forms.Question) -> list[str]:
-    if asks is not None:
-        takes = [way for way in asks.takes if way != "edit" or len(asks.calls) == 1]
-        return ["answer" if way == "respond" else way for way in takes]
-    if one.kind == "question" and question.options:
-        return ["pick"] if question.is_closed else ["pick", "answer"]
-    if one.kind == "question":
-        return ["approve", "reject", "answer"]
-    return ["approve", "reject", "edit", *(["for_task"] if one.task_name and not one.once_only else [])]
+def _ways(one: agents.Interrupt) -> list[str]:
+    ways = ["answer" if way == "respond" else way for way in forms.ways_of(one)]
+    return [*ways, "for_task"] if forms.can_stand(one) else ways
 
 
 _SHOWN = {"question", "options", "allows_text"}  # of a graph's question: the card shows them as text and buttons
