@@ -34,9 +34,7 @@ class LangGraph:
         parts = runtime.store, runtime.checkpoints, runtime.categories.get, runtime.catalog, runtime.worker.answered
         self.ImportThreads = ThreadImport(*parts).import_threads
 
-    async def DescribeGraph(  # noqa: N802
-        self, request: wire.DescribeGraphRequest, _context: Any
-    ) -> wire.GraphDescription:
+    async def DescribeGraph(self, request: wire.DescribeGraphRequest, _context: Any) -> wire.GraphDescription:
         """Return a graph's nodes, schemas and subgraphs. Raises Conflict if it cannot run."""
         graph = self._runtime.engines.of(request.graph).graph
         drawn = await graph.aget_graph(xray=True if request.xray < 0 else request.xray)
@@ -55,7 +53,7 @@ class LangGraph:
         newest = await self._store.read(look)
         return None if newest is None else self._runtime.engines.of(newest.graph)
 
-    async def GetState(self, request: wire.GetStateRequest, _context: Any) -> wire.State:  # noqa: N802
+    async def GetState(self, request: wire.GetStateRequest, _context: Any) -> wire.State:
         """Return a state of a thread; the newest unless the request names another. Raises NotFound."""
         engine = await self._engine(request.thread_id)
         config = _config(request.thread_id, request.checkpoint_ns, request.checkpoint_id)
@@ -67,9 +65,7 @@ class LangGraph:
             raise NotFound(f"no checkpoint {request.checkpoint_id[:80]!r}", where="checkpoint_id")
         return wire.State(state_json=to_json(state_of(snapshot)))
 
-    async def ListStates(  # noqa: N802
-        self, request: wire.ListStatesRequest, _context: Any
-    ) -> wire.ListStatesResponse:
+    async def ListStates(self, request: wire.ListStatesRequest, _context: Any) -> wire.ListStatesResponse:
         """Return the states of a thread that are kept, newest first. Raises NotFound."""
         engine, wanted = (
             await self._engine(request.thread_id),
@@ -87,9 +83,7 @@ class LangGraph:
                     break
         return wire.ListStatesResponse(states_json=found)
 
-    async def WatchRun(  # noqa: N802
-        self, request: wire.WatchRunRequest, context: Any
-    ) -> AsyncIterator[wire.RunEvent]:
+    async def WatchRun(self, request: wire.WatchRunRequest, context: Any) -> AsyncIterator[wire.RunEvent]:
         """Send a thread's recorded run events, then new ones live; for a turn without events here, send its state.
 
         Raises NotFound.
@@ -144,7 +138,7 @@ class LangGraph:
     async def _values(engine: Engine | None, request: wire.WatchRunRequest) -> Any:
         return {} if engine is None else (await engine.graph.aget_state(_config(request.thread_id, "", ""))).values
 
-    async def WithdrawThread(self, request: wire.WithdrawThreadRequest, _context: Any) -> wire.Thread:  # noqa: N802
+    async def WithdrawThread(self, request: wire.WithdrawThreadRequest, _context: Any) -> wire.Thread:
         """Hide a thread from every list. Raises NotFound, or Conflict while one of its turns is not over."""
         at, via = to_us(self._runtime.clock.now()), str(current())
 

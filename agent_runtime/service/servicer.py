@@ -375,7 +375,7 @@ class Servicer(WorkspaceService):
         self._store.conversations.notify()
         self._store.event_source.news.notify()
 
-    async def FireStream(  # noqa: N802
+    async def FireStream(
         self, requests: AsyncIterator[wire.FireRequest], context: Any
     ) -> AsyncIterator[wire.FireReceipt]:
         """Accept a stream of fires; send one receipt each, in order. Initial metadata signal readiness."""
@@ -385,7 +385,7 @@ class Servicer(WorkspaceService):
             async for receipt in receipts:
                 yield receipt
 
-    async def FireBatches(  # noqa: N802
+    async def FireBatches(
         self, batches: AsyncIterator[wire.FireBatch], context: Any
     ) -> AsyncIterator[wire.ReceiptBatch]:
         """Accept a stream of batches of fires; otherwise the same as FireStream."""
@@ -395,16 +395,12 @@ class Servicer(WorkspaceService):
             async for receipt in receipts:
                 yield receipt
 
-    async def WatchTurns(  # noqa: N802
-        self, request: wire.WatchTurnsRequest, context: Any
-    ) -> AsyncIterator[wire.TurnEvent]:
+    async def WatchTurns(self, request: wire.WatchTurnsRequest, context: Any) -> AsyncIterator[wire.TurnEvent]:
         """Send turn events in commit order from a sequence on, then live."""
         async for event in watch_turns(self._store, request, context, lambda: self._closing):
             yield event
 
-    async def WatchEvents(  # noqa: N802
-        self, request: wire.WatchEventsRequest, context: Any
-    ) -> AsyncIterator[wire.BridgedEvent]:
+    async def WatchEvents(self, request: wire.WatchEventsRequest, context: Any) -> AsyncIterator[wire.BridgedEvent]:
         """Send events from inside turns with the requested names; see the contract for the fields of the call."""
         stream = await BridgedStream.open(self._store, request)
         greeting = Greeting(incarnation=self._store.incarnation, after=stream.after)
@@ -412,7 +408,7 @@ class Servicer(WorkspaceService):
         async for event in stream.events(lambda: self._closing):
             yield event
 
-    async def WatchConversation(  # noqa: N802
+    async def WatchConversation(
         self, request: wire.WatchConversationRequest, context: Any
     ) -> AsyncIterator[wire.ConversationTurn]:
         """Send the turns of a channel, then each turn again when it changes; with `live`, also running text."""
@@ -423,7 +419,7 @@ class Servicer(WorkspaceService):
             async for turn in turns:
                 yield turn
 
-    async def PutThread(self, request: wire.PutThreadRequest, _context: Any) -> wire.Thread:  # noqa: N802
+    async def PutThread(self, request: wire.PutThreadRequest, _context: Any) -> wire.Thread:
         """Write an author's description of a thread, which may have no turn yet."""
         for field in ("thread_id", "channel"):
             read_label(getattr(request, field) or field, field)
@@ -431,14 +427,12 @@ class Servicer(WorkspaceService):
         new_id = f"thread-{self._runtime.entropy.hex(8)}"
         return await self._store.write(put_thread, request, at, new_id=new_id, via=via)
 
-    async def ResolveInterrupt(  # noqa: N802
-        self, request: wire.ResolveInterruptRequest, _context: Any
-    ) -> wire.Interrupt:
+    async def ResolveInterrupt(self, request: wire.ResolveInterruptRequest, _context: Any) -> wire.Interrupt:
         """Store an author's decision, then answer; the turn resumes with the decision."""
         (record,) = await self._decide([request])
         return record
 
-    async def ResolveInterrupts(  # noqa: N802
+    async def ResolveInterrupts(
         self, request: wire.ResolveInterruptsRequest, _context: Any
     ) -> wire.ResolveInterruptsResponse:
         """Store several decisions in one transaction, all or none, then answer; each thread resumes once."""
@@ -452,16 +446,12 @@ class Servicer(WorkspaceService):
             raise InvalidInput(what, where="for_task", hint="run: turnkeeper approvals approve ID --for-task")
         return wire.ResolveInterruptsResponse(interrupts=await self._decide(request.decisions))
 
-    async def ListExceptions(  # noqa: N802
-        self, request: wire.ListExceptionsRequest, _context: Any
-    ) -> wire.ListExceptionsResponse:
+    async def ListExceptions(self, request: wire.ListExceptionsRequest, _context: Any) -> wire.ListExceptionsResponse:
         """Return the standing exceptions, newest first, after ending those that have expired."""
         await self._runtime.exceptions.review(request.task_id)
         return await self._store.read(reads.list_exceptions, request)
 
-    async def RevokeException(  # noqa: N802
-        self, request: wire.RevokeExceptionRequest, _context: Any
-    ) -> wire.StandingException:
+    async def RevokeException(self, request: wire.RevokeExceptionRequest, _context: Any) -> wire.StandingException:
         """End a standing exception; later calls need approval again."""
         return reads.exception_message(await self._runtime.exceptions.revoke(request.number, str(current())))
 
@@ -498,15 +488,11 @@ class Servicer(WorkspaceService):
             raise NotFound(what, where="interrupt_id", hint="see: turnkeeper approvals list")
         return read_decision(request, asked)
 
-    async def ListCategories(  # noqa: N802
-        self, _request: wire.ListCategoriesRequest, _context: Any
-    ) -> wire.ListCategoriesResponse:
+    async def ListCategories(self, _request: wire.ListCategoriesRequest, _context: Any) -> wire.ListCategoriesResponse:
         """Return the categories, including those that are not usable."""
         return wire.ListCategoriesResponse(categories=[_category(entry) for entry in self._runtime.categories.all()])
 
-    async def ListGraphs(  # noqa: N802
-        self, request: wire.ListGraphsRequest, _context: Any
-    ) -> wire.ListGraphsResponse:
+    async def ListGraphs(self, request: wire.ListGraphsRequest, _context: Any) -> wire.ListGraphsResponse:
         """Return the graphs and assistants that a fire or a message may name, including those that cannot run.
 
         Raises InvalidInput if a graph would refuse one of the request's inputs.

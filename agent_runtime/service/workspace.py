@@ -42,7 +42,7 @@ class WorkspaceService:
     workspace: Workspace
     namespaces: Mapping[str, Namespaces]  # by graph, the default graph first
 
-    async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:  # noqa: N802
+    async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:
         done = await self.workspace.authors.put(_draft(request), author=Author(drafting=request.draft))
 
         def written(connection: Connection) -> wire.Page:
@@ -52,57 +52,57 @@ class WorkspaceService:
         message.queued = done.queued
         return message
 
-    async def ImportPages(self, request: wire.ImportPagesRequest, _context: Any) -> Any:  # noqa: N802
+    async def ImportPages(self, request: wire.ImportPagesRequest, _context: Any) -> Any:
         """Write the pages of an author's import: all of them or none."""
         drafts = [_draft(page) for page in request.pages]
         done = await self.workspace.authors.import_pages(drafts, dry_run=request.dry_run)
         pages = [to_message(wire.ImportedPage, one.page, outcome=one.outcome, queued=one.queued) for one in done]
         return wire.ImportPagesResponse(pages=pages)
 
-    async def PutAttachment(self, request: wire.PutAttachmentRequest, _context: Any) -> wire.Attachment:  # noqa: N802
+    async def PutAttachment(self, request: wire.PutAttachmentRequest, _context: Any) -> wire.Attachment:
         """Attach a file to a page, as its author."""
         draft = AttachmentDraft(
             page_id=request.page_id, name=request.name, content_type=request.content_type, data=request.data
         )
         return to_message(wire.Attachment, await self.workspace.authors.attach(draft))
 
-    async def DecideCandidate(self, request: wire.DecideCandidateRequest, _context: Any) -> wire.Candidate:  # noqa: N802
+    async def DecideCandidate(self, request: wire.DecideCandidateRequest, _context: Any) -> wire.Candidate:
         """Accept or reject a candidate, as its author."""
         decided = await self.workspace.authors.decide(
             request.candidate_id, accept=request.accept, note=request.note, via=str(current())
         )
         return to_message(wire.Candidate, decided)
 
-    async def ResolveDeviation(self, request: wire.ResolveDeviationRequest, _context: Any) -> wire.Deviation:  # noqa: N802
+    async def ResolveDeviation(self, request: wire.ResolveDeviationRequest, _context: Any) -> wire.Deviation:
         resolution = Resolution(deviation_id=request.deviation_id, accept=request.accept, note=request.note)
         return to_message(wire.Deviation, await self.workspace.authors.resolve(resolution, str(current())))
 
-    async def PutMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+    async def PutMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:
         return await self._put_memory(request, must_be_there=False)
 
-    async def UpdateMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+    async def UpdateMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:
         """Change an existing memory entry; from now on it belongs to its author."""
         return await self._put_memory(request, must_be_there=True)
 
-    async def ForgetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+    async def ForgetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:
         """Delete a memory entry; return its last content."""
         own = self.own_part(request.graph)
         gone = await self.workspace.memory.author_forgets(*memory_items.place(request, own))
         return memory_items.item(gone, own)
 
-    async def GetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+    async def GetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:
         return await self._with_own(memory_items.get_memory, request)
 
-    async def ListMemory(self, request: wire.ListMemoryRequest, _context: Any) -> wire.ListMemoryResponse:  # noqa: N802
+    async def ListMemory(self, request: wire.ListMemoryRequest, _context: Any) -> wire.ListMemoryResponse:
         """Return memory entries, newest first."""
         return await self._with_own(memory_items.list_memory, request)
 
-    async def ListMemoryNamespaces(  # noqa: N802
+    async def ListMemoryNamespaces(
         self, request: wire.ListMemoryNamespacesRequest, _context: Any
     ) -> wire.ListMemoryNamespacesResponse:
         return await self._with_own(memory_items.list_namespaces, request)
 
-    async def SearchMemory(self, request: wire.SearchMemoryRequest, _context: Any) -> wire.ListMemoryResponse:  # noqa: N802
+    async def SearchMemory(self, request: wire.SearchMemoryRequest, _context: Any) -> wire.ListMemoryResponse:
         """Return the memory entries that match a query best."""
         return await self._with_own(memory_items.search_memory, request)
 

@@ -53,10 +53,10 @@ class Place:
 class _Refusing(peers_pb2_grpc.PeersServicer):
     """A servicer that refuses every call; subclasses allow some."""
 
-    async def Pair(self, _request: wire.PairRequest, _context: Any) -> wire.PairResponse:  # noqa: N802  of the contract
+    async def Pair(self, _request: wire.PairRequest, _context: Any) -> wire.PairResponse:
         raise Denied("a peer pairs once")
 
-    async def Deliver(self, _request: wire.PeerMessage, _context: Any) -> wire.PeerReceipt:  # noqa: N802
+    async def Deliver(self, _request: wire.PeerMessage, _context: Any) -> wire.PeerReceipt:
         raise Denied("an invitation is for pairing")
 
 
@@ -66,7 +66,7 @@ class ToPair(_Refusing):
     def __init__(self, place: Place, invitation: pairing.OpenInvitation) -> None:
         self._place, self._invitation = place, invitation
 
-    async def Pair(self, request: wire.PairRequest, _context: Any) -> wire.PairResponse:  # noqa: N802
+    async def Pair(self, request: wire.PairRequest, _context: Any) -> wire.PairResponse:
         await asyncio.to_thread(self._pair, request)
         return wire.PairResponse()
 
@@ -90,7 +90,7 @@ class ToDeliver(_Refusing):
         self._allowance = Bucket(MESSAGES_A_MINUTE / 60, MESSAGES_A_MINUTE, place.clock.monotonic())
         self._one = asyncio.Lock()
 
-    async def Deliver(self, request: wire.PeerMessage, _context: Any) -> wire.PeerReceipt:  # noqa: N802
+    async def Deliver(self, request: wire.PeerMessage, _context: Any) -> wire.PeerReceipt:
         if not self._allowance.take(1, self._place.clock.monotonic()):
             raise Exhausted(f"more than {MESSAGES_A_MINUTE:.0f} messages a minute", hint="try again later")
         letter = self._letter(request)
