@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothing is drawn
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from turnkeeper.clock import Clock
 from turnkeeper.config.json_text import read_value
@@ -196,6 +197,18 @@ class Api:
         asked = await self.asked(runtime, thread_id)
         self.served.show(who.key, thread_id, asked)
         return asked
+
+
+class Handlers:
+    """The handlers of requests about one kind of thing."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+
+def routes_of(*each: tuple[str, str, Callable[[Request], Awaitable[Any]]]) -> list[Route]:
+    """Return routes, each from its method, its path and its handler."""
+    return [Route(path, handler, methods=[method]) for method, path, handler in each]
 
 
 class Followed:

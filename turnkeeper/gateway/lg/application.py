@@ -22,10 +22,6 @@ from turnkeeper.gateway.lg.threads import Threads
 _FLAGS = {"assistants": True, "crons": True, "langsmith": False, "langsmith_tracing_replicas": False}
 
 
-async def _ok(_request: Request) -> JSONResponse:
-    return JSONResponse({"ok": True})
-
-
 async def _info(_request: Request) -> JSONResponse:
     version = metadata.version("turnkeeper")
     return JSONResponse({"version": version, "langgraph_py_version": None, "flags": _FLAGS, "metadata": {}})
@@ -40,7 +36,7 @@ async def _unknown(_request: Request, error: Exception) -> Response:
 def routes(api: Api) -> list[Route]:
     """Return all routes, more specific ones first."""
     runs = Runs(api)
-    public = [Route("/ok", _ok), Route("/info", _info)]
+    public = [Route("/ok", lambda _request: JSONResponse({"ok": True})), Route("/info", _info)]
     parts = (Assistants(api), Crons(api), runs, Threads(api, runs), Store(api))
     return [*public, *(route for part in parts for route in part.routes())]
 

@@ -49,7 +49,8 @@ def shown(messages: object) -> tuple[str, str]:
     ('Hello', '1')
     """
     for one in reversed(messages if isinstance(messages, list) else [messages]):
-        said = {"role": "user", "content": one} if isinstance(one, str) else _paired(one)
+        pair = ["user", one] if isinstance(one, str) else one  # or a message in the form (role, text)
+        said = {"role": pair[0], "content": pair[1]} if isinstance(pair, list) and len(pair) == 2 else pair
         if isinstance(said, dict) and any(said.get(name) in ("human", "user") for name in ("type", "role")):
             content = said.get("content")
             blocks = content if isinstance(content, list) else [content]
@@ -59,11 +60,6 @@ def shown(messages: object) -> tuple[str, str]:
             text = "\n".join(one for one in texts if isinstance(one, str))
             return text if text.strip() else "", said["id"] if isinstance(said.get("id"), str) else ""
     return "", ""
-
-
-def _paired(said: object) -> object:
-    """Convert a message in the form (role, text) to an object; return any other unchanged."""
-    return {"role": said[0], "content": said[1]} if isinstance(said, list) and len(said) == 2 else said
 
 
 def run_of(turn: wire.Turn, assistant_id: str, **rest: Any) -> dict[str, Any]:

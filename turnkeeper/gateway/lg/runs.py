@@ -1,7 +1,7 @@
 """Handlers of runs: send a message, make a decision, follow a turn to its end."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -36,29 +36,23 @@ class Started:
         return {"content-location": place} | ({"location": f"{place}{then}"} if then else {})
 
 
-class Runs:
+class Runs(lg.Handlers):
     """The handlers of runs."""
 
-    def __init__(self, api: lg.Api) -> None:
-        self._api = api
-
     def routes(self) -> list[Route]:
-        each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
+        starters = (("", self.create), ("/stream", self.stream), ("/wait", self.wait))
+        place = "/threads/{thread_id}"
+        return lg.routes_of(
             ("POST", "/runs/batch", self.batch),
             ("POST", "/runs/cancel", self.cancel_many),
-            ("GET", "/threads/{thread_id}/runs", self.listed),
-            ("GET", "/threads/{thread_id}/runs/{run_id}", self.get),
-            ("DELETE", "/threads/{thread_id}/runs/{run_id}", self.delete),
-            ("GET", "/threads/{thread_id}/runs/{run_id}/join", self.join),
-            ("GET", "/threads/{thread_id}/runs/{run_id}/stream", self.join_stream),
-            ("POST", "/threads/{thread_id}/runs/{run_id}/cancel", self.cancel),
-        ]
-        for prefix in ("", "/threads/{thread_id}"):
-            each += [("POST", f"{prefix}/runs{end}", handler) for end, handler in self._starters()]
-        return [Route(path, handler, methods=[method]) for method, path, handler in each]
-
-    def _starters(self) -> list[tuple[str, Callable[[Request], Awaitable[Any]]]]:
-        return [("", self.create), ("/stream", self.stream), ("/wait", self.wait)]
+            ("GET", f"{place}/runs", self.listed),
+            ("GET", f"{place}/runs/{{run_id}}", self.get),
+            ("DELETE", f"{place}/runs/{{run_id}}", self.delete),
+            ("GET", f"{place}/runs/{{run_id}}/join", self.join),
+            ("GET", f"{place}/runs/{{run_id}}/stream", self.join_stream),
+            ("POST", f"{place}/runs/{{run_id}}/cancel", self.cancel),
+            *(("POST", f"{prefix}/runs{end}", handler) for prefix in ("", place) for end, handler in starters),
+        )
 
     async def start(
         self, who: Who, runtime: Any, thread_id: str, body: Mapping[str, Any], key: str = ""

@@ -1,7 +1,7 @@
 """Handlers of LangGraph's store, which is memory: an item is an entry in a namespace."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.api import Api, number, read_body, reply
+from turnkeeper.gateway.lg.api import Handlers, number, read_body, reply, routes_of
 from turnkeeper.gateway.lg.conversation import time_of
 from turnkeeper.gateway.lg.requests import refuse
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -26,21 +26,17 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Store:
+class Store(Handlers):
     """The handlers of the store."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
     def routes(self) -> list[Route]:
-        each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        return routes_of(
             ("PUT", "/store/items", self.put),
             ("GET", "/store/items", self.get),
             ("DELETE", "/store/items", self.delete),
             ("POST", "/store/items/search", self.search),
             ("POST", "/store/namespaces", self.namespaces),
-        ]
-        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+        )
 
     async def put(self, request: Request) -> Response:
         """Put an item, replacing an existing one."""

@@ -1,7 +1,6 @@
 """Handlers of crons and assistants."""
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +9,17 @@ from starlette.routing import Route
 
 from turnkeeper.errors import Conflict, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.api import Api, assistant_id, number, ordered, page_of, read_body, reply, selected
+from turnkeeper.gateway.lg.api import (
+    Handlers,
+    assistant_id,
+    number,
+    ordered,
+    page_of,
+    read_body,
+    reply,
+    routes_of,
+    selected,
+)
 from turnkeeper.gateway.lg.conversation import holds
 from turnkeeper.gateway.lg.crons import changed_spec, cron_of, spec_of
 from turnkeeper.gateway.lg.requests import refuse
@@ -21,15 +30,12 @@ _OURS = "assistants are declared in config.toml"
 AWAY = 20  # attempts to reach a daemon that is away while it creates a task
 
 
-class Assistants:
+class Assistants(Handlers):
     """The handlers of assistants: the graphs and assistants that config.toml declares."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
 
     def routes(self) -> list[Route]:
         one = "/assistants/{assistant_id}"
-        each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        return routes_of(
             ("POST", "/assistants", self.refused),
             ("POST", "/assistants/search", self.search),
             ("POST", "/assistants/count", self.count),
@@ -42,8 +48,7 @@ class Assistants:
             ("GET", f"{one}/subgraphs/{{namespace}}", self.subgraphs),
             ("POST", f"{one}/versions", self.refused),
             ("POST", f"{one}/latest", self.refused),
-        ]
-        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+        )
 
     async def _found(self, request: Request) -> list[dict[str, Any]]:
         _, runtime = self._api.asks(request)
@@ -119,22 +124,18 @@ class Assistants:
         refuse("assistant", _OURS, "change [graphs] or [assistants] there, then: turnkeeper restart")
 
 
-class Crons:
+class Crons(Handlers):
     """The handlers of crons, which are tasks."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
     def routes(self) -> list[Route]:
-        each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        return routes_of(
             ("POST", "/runs/crons", self.create),
             ("POST", "/runs/crons/search", self.search),
             ("POST", "/runs/crons/count", self.count),
             ("PATCH", "/runs/crons/{cron_id}", self.update),
             ("DELETE", "/runs/crons/{cron_id}", self.delete),
             ("POST", "/threads/{thread_id}/runs/crons", self.create),
-        ]
-        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+        )
 
     def _shown(self, task: wire.Task) -> dict[str, Any]:
         return cron_of(task, assistant_id(self._api.name_of(task.spec.graph)))

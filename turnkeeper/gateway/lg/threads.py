@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -38,7 +38,7 @@ class Threads:
 
     def routes(self) -> list[Route]:
         one = "/threads/{thread_id}"
-        each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
+        return lg.routes_of(
             ("POST", "/threads", self.create),
             ("POST", "/threads/search", self.search),
             ("POST", "/threads/count", self.count),
@@ -56,8 +56,7 @@ class Threads:
             ("GET", f"{one}/stream", self.stream),
             ("POST", f"{one}/commands", self.command),
             ("POST", f"{one}/stream/events", self.events),
-        ]
-        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+        )
 
     async def create(self, request: Request) -> Response:
         """Create a thread, or answer with the existing one if the client allows it."""
