@@ -47,7 +47,7 @@ _COLUMNS = columns(
 @listing(_COLUMNS, "interrupt_id")
 def list_(
     channel: Annotated[
-        str, typer.Option("--channel", help="Show only approvals of this channel.", autocompletion=complete_channel)
+        str, typer.Option(help="Show only approvals of this channel.", autocompletion=complete_channel)
     ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also show decided approvals.")] = False,
     status: terminal.StatusOption = "",
@@ -111,22 +111,16 @@ def _end_of(row: Row) -> str:
 def resolve(
     approval: ApprovalId,
     why: Annotated[str, typer.Argument(metavar="[MSG]", help="With --reject: the reason, which the agent reads.")] = "",
-    approve: Annotated[bool, typer.Option("--approve", help="Run the call as it is, once.")] = False,
-    reject: Annotated[bool, typer.Option("--reject", help="Do not run the call; the turn continues.")] = False,
-    edit: Annotated[
-        str | None, typer.Option("--edit", metavar="JSON", help="Run the call with these arguments.")
-    ] = None,
-    respond: Annotated[
-        str | None, typer.Option("--respond", metavar="TEXT", help="Use this text as the call's result.")
-    ] = None,
+    approve: Annotated[bool, typer.Option(help="Run the call as it is, once.")] = False,
+    reject: Annotated[bool, typer.Option(help="Do not run the call; the turn continues.")] = False,
+    edit: Annotated[str | None, typer.Option(metavar="JSON", help="Run the call with these arguments.")] = None,
+    respond: Annotated[str | None, typer.Option(metavar="TEXT", help="Use this text as the call's result.")] = None,
     answer: Annotated[
-        str | None,
-        typer.Option("--answer", metavar="TEXT|JSON", help="Answer a question: an option, or JSON, or text."),
+        str | None, typer.Option(metavar="TEXT|JSON", help="Answer a question: an option, or JSON, or text.")
     ] = None,
     call: Annotated[
         list[str] | None,
         typer.Option(
-            "--call",
             metavar="'N WAY …'",
             help="Decide the Nth of several calls otherwise: '2 reject why', '3 edit {…}', '4 respond text'.",
         ),
@@ -198,27 +192,20 @@ def approve_(
 
 @app.command("decide")
 def decide(
-    approve: Annotated[
-        list[str] | None, typer.Option("--approve", metavar="ID", help="Run the call as it is, once.")
-    ] = None,
-    reject: Annotated[
-        list[str] | None, typer.Option("--reject", metavar="'ID why'", help="Do not run the call.")
-    ] = None,
+    approve: Annotated[list[str] | None, typer.Option(metavar="ID", help="Run the call as it is, once.")] = None,
+    reject: Annotated[list[str] | None, typer.Option(metavar="'ID why'", help="Do not run the call.")] = None,
     edit: Annotated[
-        list[str] | None, typer.Option("--edit", metavar="'ID JSON'", help="Run the call with these arguments.")
+        list[str] | None, typer.Option(metavar="'ID JSON'", help="Run the call with these arguments.")
     ] = None,
-    answer: Annotated[
-        list[str] | None, typer.Option("--answer", metavar="'ID TEXT|JSON'", help="Answer a question.")
-    ] = None,
+    answer: Annotated[list[str] | None, typer.Option(metavar="'ID TEXT|JSON'", help="Answer a question.")] = None,
     decisions: Annotated[
         str,
         typer.Option(
-            "--decisions",
             metavar="JSON|@FILE",
             help="A list of objects with id, decision (approve, reject, edit, answer), message and args.",
         ),
     ] = "",
-    for_task: Annotated[bool, typer.Option("--for-task", hidden=True)] = False,
+    for_task: Annotated[bool, typer.Option(hidden=True)] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Decide several approvals at once: all, or none if one decision is not possible. Each turn resumes once.
@@ -388,7 +375,7 @@ def _allowed(row: Mapping[str, Any]) -> str:
 @excepted.command("list")
 @listing(_HOLD, "number")
 def list_exceptions(
-    task: Annotated[str, typer.Option("--task", help="Show only exceptions of this task.")] = "",
+    task: Annotated[str, typer.Option(help="Show only exceptions of this task.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also show ended exceptions, with the reason.")] = False,
 ) -> Listed:
     """List the calls of tasks that run without approval, newest first: `arg=*` may have any value.

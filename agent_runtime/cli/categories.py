@@ -105,10 +105,10 @@ def grant(
         typer.Argument(metavar="[TOOL]", help="A tool, a scope, or KIND:VALUE as in an approval: memory:account."),
     ] = None,
     autonomous: Annotated[
-        bool, typer.Option("--autonomous", help="Also let its fires write within its scopes without approval.")
+        bool, typer.Option(help="Also let its fires write within its scopes without approval.")
     ] = False,
     graph: Annotated[
-        list[str] | None, typer.Option("--graph", help="Also grant the category's tools to this graph of the home.")
+        list[str] | None, typer.Option(help="Also grant the category's tools to this graph of the home.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:

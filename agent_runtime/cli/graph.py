@@ -71,7 +71,7 @@ def check(
             help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; if omitted, the one in config.toml.",
         ),
     ] = None,
-    graph: Annotated[str, typer.Option("--graph", help="Only this graph of the home, by its name.")] = "",
+    graph: Annotated[str, typer.Option(help="Only this graph of the home, by its name.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Load LangGraph graphs and show their tools, the scope of each, the categories that grant it, and unguarded calls.
@@ -111,7 +111,7 @@ def install(
     reference: Annotated[
         str, typer.Argument(metavar="REF", help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the command.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only print the command.")] = False,
 ) -> None:
     """Install the missing packages of a project into Turnkeeper's environment.
 

@@ -42,15 +42,11 @@ def add(app: typer.Typer) -> None:
 
 def import_(
     file: Annotated[Path, typer.Argument(help="A checkpoints.sqlite, as langgraph-checkpoint-sqlite writes it.")],
-    thread: Annotated[
-        list[str] | None, typer.Option("--thread", help="Only the thread of this id; may be repeated.")
-    ] = None,
-    channel: Annotated[
-        str, typer.Option("--channel", help="Their channel; default: for each thread a channel with its id.")
-    ] = "",
-    category: Annotated[str, typer.Option("--category", help="Category of their turns; default conversation.")] = "",
-    graph: Annotated[str, typer.Option("--graph", help="Their graph; default: the default graph.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False,
+    thread: Annotated[list[str] | None, typer.Option(help="Only the thread of this id; may be repeated.")] = None,
+    channel: Annotated[str, typer.Option(help="Their channel; default: for each thread a channel with its id.")] = "",
+    category: Annotated[str, typer.Option(help="Category of their turns; default conversation.")] = "",
+    graph: Annotated[str, typer.Option(help="Their graph; default: the default graph.")] = "",
+    dry_run: Annotated[bool, typer.Option(help="Only show what would be imported.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Import the threads of your own LangGraph program with their history: all of them, or none.

@@ -29,14 +29,12 @@ _FIRST = (
 
 
 def list_(
-    category: Annotated[str, typer.Option("--category", help="Only tasks of this category.")] = "",
-    channel: Annotated[
-        str, typer.Option("--channel", help="Only tasks of this channel.", autocompletion=complete_channel)
-    ] = "",
-    state: Annotated[str, typer.Option("--state", help="Only tasks in this state.")] = "",
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this label, as key=value.")] = None,
+    category: Annotated[str, typer.Option(help="Only tasks of this category.")] = "",
+    channel: Annotated[str, typer.Option(help="Only tasks of this channel.", autocompletion=complete_channel)] = "",
+    state: Annotated[str, typer.Option(help="Only tasks in this state.")] = "",
+    tag: Annotated[list[str] | None, typer.Option(help="Only tasks with this label, as key=value.")] = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh the list every two seconds.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Then print each change of a task as it happens.")] = False,
+    follow: Annotated[bool, typer.Option(help="Then print each change of a task as it happens.")] = False,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
@@ -181,10 +179,10 @@ def up_since(answer: wire.ListTasksResponse) -> str:
 
 def next_(
     name: Annotated[str | None, typer.Argument(help="A task's name or id.", autocompletion=complete_name)] = None,
-    cron: Annotated[str | None, typer.Option("--cron", help="A cron expression instead of a task.")] = None,
-    every: Annotated[str | None, typer.Option("--every", help="An interval instead of a task.")] = None,
-    rrule: Annotated[str | None, typer.Option("--rrule", help="A recurrence rule instead of a task.")] = None,
-    tz: Annotated[str | None, typer.Option("--tz", help="IANA zone for the expression.")] = None,
+    cron: Annotated[str | None, typer.Option(help="A cron expression instead of a task.")] = None,
+    every: Annotated[str | None, typer.Option(help="An interval instead of a task.")] = None,
+    rrule: Annotated[str | None, typer.Option(help="A recurrence rule instead of a task.")] = None,
+    tz: Annotated[str | None, typer.Option(help="IANA zone for the expression.")] = None,
     from_: Annotated[str | None, typer.Option("--from", help="Times after this instant instead of now.")] = None,
     limit: console.LimitOption = 5,
     output: console.OutputOption = console.Output.TABLE,
@@ -223,14 +221,12 @@ def _in_its_zone(text: str) -> str:
 @partial(console.watched, also=["--follow"])
 def history(
     name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
-    outcome: Annotated[
-        str, typer.Option("--outcome", help="Only fires with this outcome: succeeded, failed, skipped, …")
-    ] = "",
+    outcome: Annotated[str, typer.Option(help="Only fires with this outcome: succeeded, failed, skipped, …")] = "",
     all_: Annotated[
         bool, typer.Option("--all", help="Include fires that were merged into another fire before they were sent.")
     ] = False,
     from_: Annotated[str | None, typer.Option("--from", help="Only times from this on: 2h ago, yesterday.")] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Only times before this.")] = None,
+    to: Annotated[str | None, typer.Option(help="Only times before this.")] = None,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,

@@ -26,8 +26,8 @@ _FOR_AUTHOR = frozenset({"interrupted", "held"})
 
 def pause(
     name: NameArgument,
-    note: Annotated[str, typer.Option("--note", help="The reason, for the person who resumes it.")] = "",
-    until: Annotated[str, typer.Option("--until", help="When it resumes by itself.")] = "",
+    note: Annotated[str, typer.Option(help="The reason, for the person who resumes it.")] = "",
+    until: Annotated[str, typer.Option(help="When it resumes by itself.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Pause a task. Times that come due during the pause are skipped.
@@ -39,7 +39,7 @@ def pause(
 
 def resume(
     name: NameArgument,
-    replay: Annotated[bool, typer.Option("--replay", help="Catch up on times that came due meanwhile.")] = False,
+    replay: Annotated[bool, typer.Option(help="Catch up on times that came due meanwhile.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Resume a paused task.
@@ -53,7 +53,7 @@ def resume(
 
 def disable(
     name: NameArgument,
-    cancel_running: Annotated[bool, typer.Option("--cancel-running", help="Cancel its running turn too.")] = False,
+    cancel_running: Annotated[bool, typer.Option(help="Cancel its running turn too.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Stop a task from firing until it is enabled. Its thread, channel and history stay.
@@ -113,7 +113,7 @@ def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool)
 
 def run(
     name: NameArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the turn ends or waits for you.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until the turn ends or waits for you.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> int:
     """Fire a task now, in addition to its schedule.
@@ -176,7 +176,7 @@ def _change(request: Any, output: console.Output, done: str) -> None:
 
 def emit(
     event: Annotated[str, typer.Argument(help="Its name: a-z, 0-9, _, ., : and -, a letter first, at most 64.")],
-    data: Annotated[str | None, typer.Option("--data", help="A JSON object, or @FILE, at most 64 KiB.")] = None,
+    data: Annotated[str | None, typer.Option(help="A JSON object, or @FILE, at most 64 KiB.")] = None,
     id_: Annotated[
         str | None, typer.Option("--id", help="The event's id; an id that was used before has no effect.")
     ] = None,

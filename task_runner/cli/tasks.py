@@ -127,12 +127,10 @@ def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:
 @takes_task_options
 def create(
     name: Annotated[str, typer.Argument(help="Its name: a-z, 0-9 and -, at most 63.")],
-    category: Annotated[str, typer.Option("--category", help="The permissions of the turn.")],
-    channel: Annotated[
-        str, typer.Option("--channel", help="The channel of its conversation.", autocompletion=complete_channel)
-    ],
-    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
+    category: Annotated[str, typer.Option(help="The permissions of the turn.")],
+    channel: Annotated[str, typer.Option(help="The channel of its conversation.", autocompletion=complete_channel)],
+    paused: Annotated[bool, typer.Option(help="Create it paused.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
@@ -190,11 +188,11 @@ def _called(task: wire.Task) -> str:
 @takes_task_options
 def edit(
     name: NameArgument,
-    category: Annotated[str | None, typer.Option("--category", help="The permissions of the turn.")] = None,
+    category: Annotated[str | None, typer.Option(help="The permissions of the turn.")] = None,
     channel: Annotated[
-        str | None, typer.Option("--channel", help="The channel of its conversation.", autocompletion=complete_channel)
+        str | None, typer.Option(help="The channel of its conversation.", autocompletion=complete_channel)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show old and new times side by side.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show old and new times side by side.")] = False,
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
@@ -250,9 +248,9 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
 def backfill(
     name: NameArgument,
     from_: Annotated[str, typer.Option("--from", help="From this time on.")],
-    to: Annotated[str, typer.Option("--to", help="Until this time, which is not included.")],
+    to: Annotated[str, typer.Option(help="Until this time, which is not included.")],
     all_: Annotated[bool, typer.Option("--all", help="Include times that already had a fire.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the number of fires.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show the number of fires.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Fire for past times without a fire: skipped times, and times before the task was created.

@@ -233,13 +233,13 @@ def _declare_common(app: commands.App) -> None:
     documented = app.registered_callback.callback if app.registered_callback else None
 
     def common(
-        home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help=_HOME_HELP)] = None,
-        utc: Annotated[bool, typer.Option("--utc", help="Show times in UTC.")] = False,
-        no_color: Annotated[bool, typer.Option("--no-color", help="Print plain text, as with $NO_COLOR.")] = False,
+        home: Annotated[Path | None, typer.Option(metavar="DIR", help=_HOME_HELP)] = None,
+        utc: Annotated[bool, typer.Option(help="Show times in UTC.")] = False,
+        no_color: Annotated[bool, typer.Option(help="Print plain text, as with $NO_COLOR.")] = False,
         quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only data and errors.")] = False,
-        json: Annotated[bool, typer.Option("--json", help="As -o json, for commands that have -o.")] = False,
+        json: Annotated[bool, typer.Option(help="As -o json, for commands that have -o.")] = False,
         version: Annotated[
-            bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+            bool, typer.Option(help="Print the version.", is_eager=True, callback=_show_version)
         ] = False,
     ) -> None:
         del home, utc, no_color, quiet, json, version

@@ -81,6 +81,8 @@ class _Option(_Parameter, TyperOption):
     def __init__(self, made: Any) -> None:
         super().__init__(made)
         kind = self.type_descriptor.annotation
+        if not self.type_descriptor.parameter_info.param_decls:  # Typer adds --no-NAME to a flag
+            self.secondary_opts = []
         if self.metavar is None:
             choices = "|".join(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
             self.metavar = choices or _WORDS.get(getattr(kind, "__name__", ""), "TEXT")

@@ -50,8 +50,7 @@ def serve() -> None:
 def open_(
     print_: Annotated[bool, typer.Option("--print", help="Only print the address.")] = False,
     plain_host: Annotated[
-        bool,
-        typer.Option("--plain-host", help="Log in at 127.0.0.1, if the browser cannot resolve turnkeeper.localhost."),
+        bool, typer.Option(help="Log in at 127.0.0.1, if the browser cannot resolve turnkeeper.localhost.")
     ] = False,
 ) -> None:
     """Log a browser in: open the page with a token that is valid once, for one minute.
@@ -119,8 +118,7 @@ def list_() -> Listed:
 def make(
     name: Annotated[str, typer.Argument(help="Your name for the client.")],
     scope: Annotated[
-        str,
-        typer.Option("--scope", help="read: view; work: also send, cancel, schedule; decide: also answer approvals."),
+        str, typer.Option(help="read: view; work: also send, cancel, schedule; decide: also answer approvals.")
     ] = "work",
 ) -> None:
     """Make a key and print it once: only its digest is stored.

@@ -54,9 +54,9 @@ def list_(**page: Any) -> Listed:
 @app.command("show")
 def show(
     channel: Channel = "",
-    thread: Annotated[str, typer.Option("--thread", help="Show only this thread; no channel is needed.")] = "",
+    thread: Annotated[str, typer.Option(help="Show only this thread; no channel is needed.")] = "",
     follow: Follow = False,
-    cursor: Annotated[str, typer.Option("--cursor", help="Show older turns: the cursor of the previous page.")] = "",
+    cursor: Annotated[str, typer.Option(help="Show older turns: the cursor of the previous page.")] = "",
     limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -148,14 +148,14 @@ def send(
     thread: Thread = "",
     new: New = False,
     new_channel: Annotated[
-        bool, typer.Option("--new-channel", help="Begin this channel even if its name resembles another channel's.")
+        bool, typer.Option(help="Begin this channel even if its name resembles another channel's.")
     ] = False,
     graph: Graph = "",
     context: Context = "",
     config: Config = "",
     input_: Input = "",
-    agent: Annotated[str, typer.Option("--agent", help="The hosted agent that answers; default agent0.")] = "",
-    category: Annotated[str, typer.Option("--category", help="The turn's category; default conversation.")] = "",
+    agent: Annotated[str, typer.Option(help="The hosted agent that answers; default agent0.")] = "",
+    category: Annotated[str, typer.Option(help="The turn's category; default conversation.")] = "",
     keep_loop: Keep = False,
     wait: Wait = False,
     timeout: Patience = "10m",

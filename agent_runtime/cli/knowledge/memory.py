@@ -49,10 +49,8 @@ def namespaces(
     prefix: Annotated[
         list[str] | None, typer.Argument(metavar="LABEL", help="Only namespaces with this prefix; '*' is any label.")
     ] = None,
-    suffix: Annotated[
-        list[str] | None, typer.Option("--suffix", help="Only namespaces with this suffix; may be repeated.")
-    ] = None,
-    depth: Annotated[int, typer.Option("--depth", min=0, help="Cut longer namespaces to this many labels.")] = 0,
+    suffix: Annotated[list[str] | None, typer.Option(help="Only namespaces with this suffix; may be repeated.")] = None,
+    depth: Annotated[int, typer.Option(min=0, help="Cut longer namespaces to this many labels.")] = 0,
     **page: Any,
 ) -> Listed:
     """List the namespaces of the entries, as LangGraph's store names them.

@@ -180,9 +180,9 @@ def show_deviation(deviation: DeviationId, output: OutputOption = Output.TABLE) 
 @deviations_app.command("resolve")
 def resolve(
     deviation: DeviationId,
-    keep_canonical: Annotated[bool, typer.Option("--keep-canonical", help="Keep the page as it is.")] = False,
+    keep_canonical: Annotated[bool, typer.Option(help="Keep the page as it is.")] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="The finding is right; also accept the candidate of the deviation, if any.")
+        bool, typer.Option(help="The finding is right; also accept the candidate of the deviation, if any.")
     ] = False,
     note_: Note = "",
     output: OutputOption = Output.TABLE,
@@ -221,7 +221,7 @@ def _show_deviation(row: Row, output: Output) -> None:
 @revalidation_app.command("list")
 @listing(_ITEMS, "item_id", limit=50)
 def list_revalidation(
-    page: Annotated[str, typer.Option("--page", help="Only items about this page or caused by it.")] = "",
+    page: Annotated[str, typer.Option(help="Only items about this page or caused by it.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also show finished items, with results.")] = False,
     status: terminal.StatusOption = "",
     **cut: Any,

@@ -39,7 +39,7 @@ _ATTACHMENTS = columns("NAME TYPE=content_type #BYTES=size ADDED=added_at ORIGIN
 def attach(
     page: OfPage,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="At most 2 MiB.")],
-    name: Annotated[str, typer.Option("--name", help="The attachment's name; by default the file's name.")] = "",
+    name: Annotated[str, typer.Option(help="The attachment's name; by default the file's name.")] = "",
     content_type: Annotated[
         str, typer.Option("--type", help="A content type such as text/csv; by default it follows from the file's name.")
     ] = "",
@@ -73,7 +73,7 @@ def attachment(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The attachment's name, as `workspace attachments` shows it.")
     ],
-    to: Annotated[Path | None, typer.Option("--to", help="Write to this new file instead of printing.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Write to this new file instead of printing.")] = None,
 ) -> None:
     """Print an attachment of a page, or write it to a new file.
 
@@ -307,7 +307,7 @@ def import_(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder; every .md file in it or below it becomes a page.")
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the result for each file without writing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show the result for each file without writing.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Import a folder of Markdown as its author. The pages are effective at once; unchanged ones stay as they are.
@@ -412,12 +412,10 @@ _PAGES = columns("PAGE=page_id TITLE TAGS LIFECYCLE ORIGIN #VERSION UPDATED=upda
 @app.command("list")
 @listing(_PAGES, "page_id")
 def list_(
-    tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
-    lifecycle: Annotated[
-        str, typer.Option("--lifecycle", help="Only pages of this lifecycle: draft or canonical.")
-    ] = "",
+    tag: Annotated[str, typer.Option(help="Only pages with this tag.")] = "",
+    lifecycle: Annotated[str, typer.Option(help="Only pages of this lifecycle: draft or canonical.")] = "",
     origin: Annotated[
-        str, typer.Option("--origin", help="Only pages of this origin: authored, imported, agent-produced or observed.")
+        str, typer.Option(help="Only pages of this origin: authored, imported, agent-produced or observed.")
     ] = "",
 ) -> Listed:
     """List the pages of the workspace.
@@ -448,20 +446,15 @@ def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
 @app.command("put")
 def put(
     page: PageId,
-    file: Annotated[str, typer.Option("--file", help="Take the body from this file; `-` is standard input.")] = "",
-    body: Annotated[str, typer.Option("--body", help="The body as text.")] = "",
-    title: Annotated[
-        str, typer.Option("--title", help="The title; by default the first heading, or the page's name.")
-    ] = "",
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeat the option for more.")] = None,
+    file: Annotated[str, typer.Option(help="Take the body from this file; `-` is standard input.")] = "",
+    body: Annotated[str, typer.Option(help="The body as text.")] = "",
+    title: Annotated[str, typer.Option(help="The title; by default the first heading, or the page's name.")] = "",
+    tag: Annotated[list[str] | None, typer.Option(help="A tag; repeat the option for more.")] = None,
     source: Annotated[
-        list[str] | None,
-        typer.Option("--source", help="A page or address from which it is derived; by default its sources stay."),
+        list[str] | None, typer.Option(help="A page or address from which it is derived; by default its sources stay.")
     ] = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Write a draft, which is not yet effective.")] = False,
-    attach: Annotated[
-        list[Path] | None, typer.Option("--attach", help="A file to attach; repeat the option for more.")
-    ] = None,
+    draft: Annotated[bool, typer.Option(help="Write a draft, which is not yet effective.")] = False,
+    attach: Annotated[list[Path] | None, typer.Option(help="A file to attach; repeat the option for more.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Write a page as its author. It is effective at once; the previous version is kept.

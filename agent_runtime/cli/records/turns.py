@@ -59,13 +59,9 @@ _THREADS = columns(
 @app.command("list")
 @listing(_TURNS, "turn_id", limit=50, watch=("--follow",))
 def list_(
-    channel: Annotated[
-        str, typer.Option("--channel", help="Only turns of this channel.", autocompletion=complete_channel)
-    ] = "",
-    thread: Annotated[str, typer.Option("--thread", help="Only turns of this thread.")] = "",
-    status: Annotated[
-        str, typer.Option("--status", help="Only turns of this status: running, interrupted, failed, …")
-    ] = "",
+    channel: Annotated[str, typer.Option(help="Only turns of this channel.", autocompletion=complete_channel)] = "",
+    thread: Annotated[str, typer.Option(help="Only turns of this thread.")] = "",
+    status: Annotated[str, typer.Option(help="Only turns of this status: running, interrupted, failed, …")] = "",
     **page: Any,
 ) -> Listed:
     """List turns, newest first.
@@ -96,7 +92,7 @@ def show(turn: TurnId, output: OutputOption = Output.TABLE) -> None:
 @app.command("cancel")
 def cancel(
     turn: TurnId,
-    reason: Annotated[str, typer.Option("--reason", help="A reason to store with the turn.")] = "",
+    reason: Annotated[str, typer.Option(help="A reason to store with the turn.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Cancel a turn: it stops at its next await, its checkpoints stay, and its thread can continue.
@@ -146,9 +142,7 @@ def _tokens(row: Row) -> str:
 @threads_app.command("list")
 @listing(_THREADS, "thread_id", limit=50)
 def list_threads(
-    channel: Annotated[
-        str, typer.Option("--channel", help="Only threads of this channel.", autocompletion=complete_channel)
-    ] = "",
+    channel: Annotated[str, typer.Option(help="Only threads of this channel.", autocompletion=complete_channel)] = "",
     status: terminal.StatusOption = "",
     metadata: Metadata = None,
     **page: Any,
@@ -196,11 +190,9 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
 @threads_app.command("put")
 def put_thread(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id; default a new thread.")] = "",
-    channel: Annotated[
-        str, typer.Option("--channel", help="The channel of a new thread.", autocompletion=complete_channel)
-    ] = "",
+    channel: Annotated[str, typer.Option(help="The channel of a new thread.", autocompletion=complete_channel)] = "",
     metadata: Metadata = None,
-    new: Annotated[bool, typer.Option("--new", help="Refuse a thread that already exists.")] = False,
+    new: Annotated[bool, typer.Option(help="Refuse a thread that already exists.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Set your own metadata of a thread, even before its first turn. `key=null` removes a key.

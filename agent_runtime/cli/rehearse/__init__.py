@@ -16,14 +16,12 @@ def command() -> Callable[..., None]:
 
 def rehearse(
     file: Annotated[Path, typer.Argument(help="The proposed category, in a file of any name.")],
-    channel: Annotated[str, typer.Option("--channel", help="Only turns of this channel.")] = "",
-    task: Annotated[str, typer.Option("--task", help="Only turns of this task, by name or id.")] = "",
-    since: Annotated[str, typer.Option("--since", help="Only turns after this: 7d, 12h, or a time.")] = "",
-    least: Annotated[
-        bool, typer.Option("--least", help="Print only the smallest sufficient category, as a file.")
-    ] = False,
+    channel: Annotated[str, typer.Option(help="Only turns of this channel.")] = "",
+    task: Annotated[str, typer.Option(help="Only turns of this task, by name or id.")] = "",
+    since: Annotated[str, typer.Option(help="Only turns after this: 7d, 12h, or a time.")] = "",
+    least: Annotated[bool, typer.Option(help="Print only the smallest sufficient category, as a file.")] = False,
     name: Annotated[
-        str, typer.Option("--name", help="The name of the smallest sufficient category; default that of the file.")
+        str, typer.Option(help="The name of the smallest sufficient category; default that of the file.")
     ] = "",
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=1, help="Replay at most this many of the newest turns.")

@@ -91,7 +91,7 @@ def drain(
 @app.command("watch")
 def watch(
     agent: Agent,
-    tmux: Annotated[str, typer.Option("--tmux", metavar="SESSION", help="The tmux session, or SESSION:WINDOW.PANE.")],
+    tmux: Annotated[str, typer.Option(metavar="SESSION", help="The tmux session, or SESSION:WINDOW.PANE.")],
     server: Annotated[
         str, typer.Option("--tmux-server", metavar="NAME", help="The tmux server, as in `tmux -L NAME`.")
     ] = "",
@@ -173,8 +173,8 @@ class _Watching:
 def send(
     text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
     sender: Annotated[str, typer.Option("--from", metavar="AGENT", help="The agent in a terminal that sends it.")],
-    to: Annotated[str, typer.Option("--to", metavar="AGENT", help="The recipient.")] = FIRST_AGENT,
-    thread: Annotated[str, typer.Option("--thread", help="The thread of the message that this one answers.")] = "",
+    to: Annotated[str, typer.Option(metavar="AGENT", help="The recipient.")] = FIRST_AGENT,
+    thread: Annotated[str, typer.Option(help="The thread of the message that this one answers.")] = "",
     requires_ack: Annotated[bool, typer.Option("--ack", help="Ask for an acknowledgement.")] = False,
 ) -> None:
     """Send a message from an agent in a terminal to agent0, through that agent's outbox. No daemon needs to run.
@@ -222,9 +222,7 @@ def requeue(
     agent: Agent,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The envelope, or the beginning of its name.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Put back all valid envelopes.")] = False,
-    seal: Annotated[
-        bool, typer.Option("--seal", help="Trust the envelope, although no program of this home sealed it.")
-    ] = False,
+    seal: Annotated[bool, typer.Option(help="Trust the envelope, although no program of this home sealed it.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put an envelope from quarantine back into the inbox. It is checked again first.

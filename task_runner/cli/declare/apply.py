@@ -24,9 +24,9 @@ _PER_REQUEST = LARGEST_BYTES // 2
 
 def apply(
     paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders; default the home's tasks.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Only show what would change, value by value.")] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Delete tasks that no file declares.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show what would change.")] = False,
+    diff: Annotated[bool, typer.Option(help="Only show what would change, value by value.")] = False,
+    prune: Annotated[bool, typer.Option(help="Delete tasks that no file declares.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Create or update the tasks that files declare. A task that does not change is left unchanged.
@@ -113,9 +113,9 @@ def _value(spec: Any, field: str) -> str:
 
 def export(
     names: Annotated[list[str] | None, typer.Argument(help="Names or ids; default all.")] = None,
-    split: Annotated[Path | None, typer.Option("--split", help="Write one file for each task here.")] = None,
+    split: Annotated[Path | None, typer.Option(help="Write one file for each task here.")] = None,
     watch: Annotated[
-        Path | None, typer.Option("--watch", metavar="DIR", help="Keep one file for each task here; apply edits.")
+        Path | None, typer.Option(metavar="DIR", help="Keep one file for each task here; apply edits.")
     ] = None,
 ) -> None:
     """Write tasks as TOML that `apply` reads back without changing anything.
@@ -234,10 +234,10 @@ def _refused(cron: str, timezone: str) -> str:
 
 
 def import_(
-    crontab: Annotated[Path, typer.Option("--crontab", help="The file; crontab -l > FILE writes one.")],
-    category: Annotated[str, typer.Option("--category", help="The permissions of the turns.")],
-    channel: Annotated[str, typer.Option("--channel", help="The channel of the conversations.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
+    crontab: Annotated[Path, typer.Option(help="The file; crontab -l > FILE writes one.")],
+    category: Annotated[str, typer.Option(help="The permissions of the turns.")],
+    channel: Annotated[str, typer.Option(help="The channel of the conversations.")],
+    dry_run: Annotated[bool, typer.Option(help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Create a task for each entry of a crontab, and list what cannot be imported.

@@ -24,7 +24,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 def explain(
     name: NameArgument,
-    at: Annotated[str, typer.Option("--at", help="The time to explain; default the newest fire.")] = "",
+    at: Annotated[str, typer.Option(help="The time to explain; default the newest fire.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Explain what happened or will happen at a time, and which rule decides.
@@ -46,13 +46,13 @@ def explain(
 
 def simulate(
     from_: Annotated[str, typer.Option("--from", help="From this time on.")],
-    to: Annotated[str, typer.Option("--to", help="Until this time, which is not included.")],
+    to: Annotated[str, typer.Option(help="Until this time, which is not included.")],
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Tasks, or .toml files that declare some; default all.", autocompletion=complete_name),
     ] = None,
-    down: Annotated[list[str] | None, typer.Option("--down", help="A time when the runner is down, as T1..T2.")] = None,
-    turn: Annotated[str, typer.Option("--turn", help="How long a turn takes.")] = "0s",
+    down: Annotated[list[str] | None, typer.Option(help="A time when the runner is down, as T1..T2.")] = None,
+    turn: Annotated[str, typer.Option(help="How long a turn takes.")] = "0s",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Run the planner on a virtual clock, and print every fire and skip with its reason. Changes nothing.

@@ -42,11 +42,11 @@ def create(
     words: Annotated[
         list[str] | None, typer.Argument(help="15m PROMPT, '0 9 * * 1-5' PROMPT, 'PROMPT every 2 hours', or PROMPT.")
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Its name; default its id.")] = "",
-    category: Annotated[str, typer.Option("--category", help="The permissions of the turn; default loop.")] = "",
-    channel: Annotated[str, typer.Option("--channel", help="Default: general.", autocompletion=complete_channel)] = "",
-    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
+    name: Annotated[str, typer.Option(help="Its name; default its id.")] = "",
+    category: Annotated[str, typer.Option(help="The permissions of the turn; default loop.")] = "",
+    channel: Annotated[str, typer.Option(help="Default: general.", autocompletion=complete_channel)] = "",
+    paused: Annotated[bool, typer.Option(help="Create it paused.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
@@ -91,8 +91,8 @@ def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOptio
 
 def pause(
     loop: IdArgument,
-    note: Annotated[str, typer.Option("--note", help="The reason, for the person who resumes it.")] = "",
-    until: Annotated[str, typer.Option("--until", help="When it resumes by itself.")] = "",
+    note: Annotated[str, typer.Option(help="The reason, for the person who resumes it.")] = "",
+    until: Annotated[str, typer.Option(help="When it resumes by itself.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Pause a loop until it is resumed.
@@ -137,7 +137,7 @@ def stop(
     loop: Annotated[
         str, typer.Argument(help="A loop's id or name; default all loops.", autocompletion=complete_loop)
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before stopping all.")] = False,
+    yes: Annotated[bool, typer.Option(help="Do not ask before stopping all.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Stop a loop, or all loops, from firing; `loop resume` undoes it. A running turn finishes.

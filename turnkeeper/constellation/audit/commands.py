@@ -43,7 +43,7 @@ def verify_records(
 @audit.command()
 def export(
     verifier: Annotated[
-        bool, typer.Option("--verifier", help="Print the program that checks an export, in place of the export.")
+        bool, typer.Option(help="Print the program that checks an export, in place of the export.")
     ] = False,
 ) -> None:
     """Print the records as JSON Lines, with their signatures. They hold ids, names and hashes, no texts.

@@ -44,7 +44,7 @@ _COLUMNS = columns("KEY VALUE SOURCE", value=lambda row: _shown(row["value"]))
 @config.command()
 def show(
     output: OutputOption = Output.TABLE,
-    changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from their defaults.")] = False,
+    changed: Annotated[bool, typer.Option(help="Only settings that differ from their defaults.")] = False,
 ) -> None:
     """Print every setting in effect and its source.
 
@@ -94,9 +94,7 @@ def rotate(
     purpose: Annotated[
         str, typer.Argument(metavar="[PURPOSE]", help="The key's purpose: envelopes, calls or audit.")
     ] = ENVELOPES,
-    lost: Annotated[
-        bool, typer.Option("--lost", help="The key is missing and no backup has it: continue without it.")
-    ] = False,
+    lost: Annotated[bool, typer.Option(help="The key is missing and no backup has it: continue without it.")] = False,
 ) -> None:
     """Put a new key into use, also while the daemons run.
 
@@ -122,13 +120,12 @@ def up(
         int | None, typer.Argument(metavar="[N]", min=0, max=MOST_WORKERS, help="Number of workers, agent1 to agentN.")
     ] = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Run the supervisor in this process, for systemd and containers.")
+        bool, typer.Option(help="Run the supervisor in this process, for systemd and containers.")
     ] = False,
     takeover: Annotated[
         bool,
         typer.Option(
-            "--takeover",
-            help="Start a restored home (stop its original permanently first), or files that were moved to a database.",
+            help="Start a restored home (stop its original permanently first), or files that were moved to a database."
         ),
     ] = False,
     restart_: Annotated[
@@ -199,7 +196,7 @@ def _let_reload(place: Home) -> Mapping[str, str]:
 
 
 def down(
-    force: Annotated[bool, typer.Option("--force", help="Do not wait for turns; kill the processes.")] = False,
+    force: Annotated[bool, typer.Option(help="Do not wait for turns; kill the processes.")] = False,
 ) -> None:
     """Stop the supervisor and the daemons. A turn that does not end in time continues after the next `up`.
 
@@ -223,7 +220,7 @@ _PATIENCE_S = 600.0
 
 
 def restart(
-    handoff: Annotated[Path | None, typer.Option("--handoff", help="A text file with notes for agent0.")] = None,
+    handoff: Annotated[Path | None, typer.Option(help="A text file with notes for agent0.")] = None,
     reason: Annotated[str, typer.Option(help="Why, for `turnkeeper events` and for agent0.")] = "",
 ) -> None:
     """Restart agent-runtime: check that it can start, stop it, start it, and hand over notes to agent0, your agent.
@@ -513,7 +510,7 @@ def tick() -> None:
 @watchdog.command()
 def suspend(
     duration: Annotated[str, typer.Argument(help="How long, such as 30m or 2h.")] = "",
-    clear: Annotated[bool, typer.Option("--clear", help="End every suspension now.")] = False,
+    clear: Annotated[bool, typer.Option(help="End every suspension now.")] = False,
 ) -> None:
     """Suspend hang detection for a while, for example while a daemon is stopped in a debugger.
 

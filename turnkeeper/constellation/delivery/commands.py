@@ -174,7 +174,7 @@ def test(name: Name) -> None:
 @app.command()
 @listing(_LOG, "key", limit=50)
 def log(
-    waiting: Annotated[bool, typer.Option("--waiting", help="Only deliveries that are still to be made.")] = False,
+    waiting: Annotated[bool, typer.Option(help="Only deliveries that are still to be made.")] = False,
     **page: Any,
 ) -> Listed:
     """Show deliveries, newest first: which were taken, which wait for another try, and why.

@@ -94,14 +94,12 @@ def init(
     base_url: AddressOption = None,
     key_file: KeyFileOption = None,
     timezone: Annotated[str, typer.Option("--timezone", "--tz", metavar="ZONE", help="Time zone of new tasks.")] = "",
-    example: Annotated[
-        bool, typer.Option("--example", help="Also write an example: a task that reads this folder.")
-    ] = False,
+    example: Annotated[bool, typer.Option(help="Also write an example: a task that reads this folder.")] = False,
     service_: Annotated[bool, typer.Option("--service", help="Also run: turnkeeper service install.")] = False,
     graph: GraphOption = None,
     threads: ThreadsOption = None,
     install: Annotated[
-        bool, typer.Option("--install", help="With --graph: first install the packages that the project lacks.")
+        bool, typer.Option(help="With --graph: first install the packages that the project lacks.")
     ] = False,
     tasks: TasksOption = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Ask nothing; use defaults for missing options.")] = False,

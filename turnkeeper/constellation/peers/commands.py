@@ -54,7 +54,7 @@ def _address(place: Home) -> str:
 @app.command()
 def invite(
     name: Name,
-    valid: Annotated[str, typer.Option("--valid", metavar="DURATION", help="How long it is valid.")] = "1h",
+    valid: Annotated[str, typer.Option(metavar="DURATION", help="How long it is valid.")] = "1h",
 ) -> None:
     """Print an invitation, which another person accepts with `turnkeeper peers add`. It is valid for one home.
 

@@ -36,11 +36,11 @@ class Format(StrEnum):
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="[SQL]", help="One SELECT.")] = "",
-    tables: Annotated[bool, typer.Option("--tables", help="Print the tables and their columns.")] = False,
+    tables: Annotated[bool, typer.Option(help="Print the tables and their columns.")] = False,
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=0, max=2**31 - 1, help="At most this many rows; 0 for all.")
     ] = 10_000,
-    timeout: Annotated[str, typer.Option("--timeout", help="The time limit, up to 10m.")] = "30s",
+    timeout: Annotated[str, typer.Option(help="The time limit, up to 10m.")] = "30s",
     output: Annotated[
         Format, typer.Option("-o", "--output", help="table is for people; parquet needs turnkeeper[parquet].")
     ] = Format.TABLE,

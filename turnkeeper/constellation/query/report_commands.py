@@ -29,8 +29,8 @@ class Format(StrEnum):
 
 
 def report(
-    since: Annotated[str, typer.Option("--since", help="The start: 7d, yesterday, 2026-11-22T02:00.")] = "7d",
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it to this new file.")] = None,
+    since: Annotated[str, typer.Option(help="The start: 7d, yesterday, 2026-11-22T02:00.")] = "7d",
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file.")] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", help="html is one page for a browser; json has every row.")
     ] = Format.HTML,

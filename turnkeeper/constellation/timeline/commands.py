@@ -37,19 +37,18 @@ _OVERLAP_US = 10_000_000  # a line may be written this long after its time
 
 
 def events(
-    since: Annotated[str, typer.Option("--since", help="The start: 2h, yesterday, 2026-11-22T02:00.")] = "24h",
-    until: Annotated[str | None, typer.Option("--until", help="The end; by default now.")] = None,
-    agent: Annotated[str, typer.Option("--agent", help="Only events of this agent.")] = "",
-    task: Annotated[str, typer.Option("--task", help="Only events of this task: its name or id.")] = "",
-    thread: Annotated[str, typer.Option("--thread", help="Only events of this thread.")] = "",
-    channel: Annotated[str, typer.Option("--channel", help="Only events of this channel.")] = "",
+    since: Annotated[str, typer.Option(help="The start: 2h, yesterday, 2026-11-22T02:00.")] = "24h",
+    until: Annotated[str | None, typer.Option(help="The end; by default now.")] = None,
+    agent: Annotated[str, typer.Option(help="Only events of this agent.")] = "",
+    task: Annotated[str, typer.Option(help="Only events of this task: its name or id.")] = "",
+    thread: Annotated[str, typer.Option(help="Only events of this thread.")] = "",
+    channel: Annotated[str, typer.Option(help="Only events of this channel.")] = "",
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", help="Only this kind, such as fire or fire.sent. May be repeated.")
+        list[str] | None, typer.Option(help="Only this kind, such as fire or fire.sent. May be repeated.")
     ] = None,
-    turn: Annotated[str, typer.Option("--turn", help="Only events of this turn.")] = "",
+    turn: Annotated[str, typer.Option(help="Only events of this turn.")] = "",
     trace: Annotated[
-        str,
-        typer.Option("--trace", metavar="ID", help="The whole story of one fire, turn or approval, at any time."),
+        str, typer.Option(metavar="ID", help="The whole story of one fire, turn or approval, at any time.")
     ] = "",
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=0, max=2**31 - 1, help="At most the newest N; 0 for all.")

@@ -23,8 +23,7 @@ _Folder = Annotated[Path, typer.Argument(help="The directory of the backup.", me
 def backup(
     folder: _Folder,
     keep: Annotated[
-        int | None,
-        typer.Option("--keep", min=1, help="Create it inside DIR, named after the time; keep only the newest N."),
+        int | None, typer.Option(min=1, help="Create it inside DIR, named after the time; keep only the newest N.")
     ] = None,
 ) -> None:
     """Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.
@@ -59,16 +58,10 @@ def _note_the_database(place: Home) -> None:
 def restore(
     folder: Annotated[Path | None, typer.Argument(help="The directory of the backup.", metavar="[DIR]")] = None,
     mark: Annotated[
-        bool,
-        typer.Option("--mark", help="Mark the shared database as restored, after PostgreSQL's tools restored it."),
+        bool, typer.Option(help="Mark the shared database as restored, after PostgreSQL's tools restored it.")
     ] = False,
     lost: Annotated[
-        str,
-        typer.Option(
-            "--lost",
-            help="No backup has what this store lost: use it as it is, or a new one.",
-            metavar="STORE",
-        ),
+        str, typer.Option(help="No backup has what this store lost: use it as it is, or a new one.", metavar="STORE")
     ] = "",
 ) -> None:
     """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.

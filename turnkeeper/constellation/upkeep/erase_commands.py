@@ -14,15 +14,13 @@ from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput
 
 
 def erase(
-    text: Annotated[list[str] | None, typer.Option("--text", help="Every place that holds this. Repeatable.")] = None,
-    channel: Annotated[str, typer.Option("--channel", help="All turns of this channel.")] = "",
-    thread: Annotated[str, typer.Option("--thread", help="All turns of this thread.")] = "",
-    task: Annotated[str, typer.Option("--task", help="All turns of this task, by its name or id.")] = "",
-    turn: Annotated[str, typer.Option("--turn", help="This turn.")] = "",
-    pages: Annotated[
-        bool, typer.Option("--pages", help="Also from pages, their history, proposals and attachments.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the places, and change nothing.")] = False,
+    text: Annotated[list[str] | None, typer.Option(help="Every place that holds this. Repeatable.")] = None,
+    channel: Annotated[str, typer.Option(help="All turns of this channel.")] = "",
+    thread: Annotated[str, typer.Option(help="All turns of this thread.")] = "",
+    task: Annotated[str, typer.Option(help="All turns of this task, by its name or id.")] = "",
+    turn: Annotated[str, typer.Option(help="This turn.")] = "",
+    pages: Annotated[bool, typer.Option(help="Also from pages, their history, proposals and attachments.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print the places, and change nothing.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Overwrite a person's texts wherever the home keeps them; the history still verifies.
