@@ -4,19 +4,12 @@ Tests assemble a runtime in their own process.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    nullcontext,
-    suppress,
-)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,7 +77,7 @@ CALLS_GRACE_S = 2.0
 LAST_GRACE_S = 8.0  # for quick steps; a graph may have left a task that never ends
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def assemble(
     home: Home,
     settings: Settings,
@@ -112,7 +105,7 @@ async def assemble(
     """
     shares = SharedClock() if shared and clock is None else None
     clock, entropy = clock or shares or SystemClock(), entropy or SystemEntropy()
-    async with AsyncExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         # An author's graph is loaded or refused before any store is opened or written.
         graphs = Graphs() if build else await stack.enter_async_context(_authors_graphs(home, settings, environ))
         add_files(home, PROCESS, graphs.files)
@@ -273,18 +266,18 @@ async def _first_beat(database: Database, clock: SharedClock, settings: Settings
 async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[None]]) -> None:
     """Notify the other machines, if any; if the database is away, they detect the change by themselves."""
     if beat is not None:
-        with suppress(MachineTrouble, Conflict):
+        with contextlib.suppress(MachineTrouble, Conflict):
             await what(beat)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _reading(home: Home, settings: Settings) -> AsyncIterator[list[ReaderLock]]:
     """Become the only reader of every hosted agent's inbox. Raises Conflict if there is another reader."""
-    with ExitStack() as locks:
+    with contextlib.ExitStack() as locks:
         yield [locks.enter_context(ReaderLock(home.inbox(agent), PROCESS)) for agent in hosted(settings)]
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _entered(watch: StoreWatch) -> AsyncIterator[None]:
     with watch:
         yield
@@ -296,11 +289,13 @@ def _end_at_last(after_s: float) -> None:
     last.start()
 
 
-def _authors_graphs(home: Home, settings: Settings, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Graphs]:
+def _authors_graphs(
+    home: Home, settings: Settings, environ: Mapping[str, str]
+) -> contextlib.AbstractAsyncContextManager[Graphs]:
     """Return the context that opens the graphs which the settings name. Raises NotInstalled if that part is removed."""
     named = settings.graphs or settings.assistants or any(agent.graph for agent in settings.agents.values())
     opening: Any = (required if named else offered)("graphs", settings, home, environ)
-    return opening or nullcontext(Graphs())
+    return opening or contextlib.nullcontext(Graphs())
 
 
 def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: Clock, opened: Any) -> Build:
@@ -326,7 +321,7 @@ class Basis:
     database: Database
     saver: GroupedSaver
     graphs: Graphs
-    stack: AsyncExitStack
+    stack: contextlib.AsyncExitStack
     url: str
     beat: nodes.Beat | None
 

@@ -11,15 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnkeeper.errors import (
-    Conflict,
-    Corrupt,
-    Exhausted,
-    InvalidInput,
-    MachineTrouble,
-    TurnkeeperError,
-    machine_trouble,
-)
+from turnkeeper import errors
 
 _PROBE = b"\0" * (64 << 10)
 
@@ -33,7 +25,7 @@ class Files(Protocol):
     def write_synced(self, path: Place, data: bytes) -> None:
         """Create `path`, mode 0600, with `data`, and sync the file. Raises FileExistsError."""
 
-    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
+    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[errors.TurnkeeperError | None]:
         """Create the files as :meth:`write_synced` does. Return each file's error; a failed write leaves no file."""
 
     def link(self, source: Place, target: Place) -> None:
@@ -69,7 +61,7 @@ class SystemFiles:
         except OSError as error:
             raise _typed(error, path) from error
 
-    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
+    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[errors.TurnkeeperError | None]:
         """Create the files, and sync each one separately."""
         return [attempt(path, self.write_synced, path, data) for path, data in items]
 
@@ -103,16 +95,18 @@ class SystemFiles:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise machine_trouble(error) or Corrupt(f"cannot be opened: {error.strerror}", where=str(path)) from error
+            raise errors.machine_trouble(error) or errors.Corrupt(
+                f"cannot be opened: {error.strerror}", where=str(path)
+            ) from error
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise Corrupt("is not a plain file", where=str(path))
+                raise errors.Corrupt("is not a plain file", where=str(path))
             if found.st_size > largest:
-                raise Corrupt(f"is larger than {largest} bytes", where=str(path))
+                raise errors.Corrupt(f"is larger than {largest} bytes", where=str(path))
             return _read_all(descriptor)
         except OSError as error:
-            raise machine_trouble(error, str(path)) or error from error
+            raise errors.machine_trouble(error, str(path)) or error from error
         finally:
             os.close(descriptor)
 
@@ -143,9 +137,9 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         create(path, data, sync=False)
     except FileExistsError as error:
-        raise Conflict("is there already", where=str(path)) from error
+        raise errors.Conflict("is there already", where=str(path)) from error
     except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(path)) from error
+        raise errors.InvalidInput(f"cannot be written: {error.strerror}", where=str(path)) from error
 
 
 def replace_whole(path: Path, data: bytes) -> None:
@@ -184,14 +178,14 @@ def machine_errors(path: Path) -> Iterator[None]:
         raise no_room(error, path) from error
 
 
-def attempt(path: Place, work: Callable[..., None], *arguments: Any) -> TurnkeeperError | None:
+def attempt(path: Place, work: Callable[..., None], *arguments: Any) -> errors.TurnkeeperError | None:
     """Do work on a file. Return the error to report to the caller, None if there is none."""
     try:
         work(*arguments)
-    except Exhausted as error:
+    except errors.Exhausted as error:
         return error
     except (FileExistsError, FileNotFoundError) as error:  # the name is taken, or the temporary file was removed
-        return Exhausted(f"was not written: {error.strerror}", where=str(path), hint="try again")
+        return errors.Exhausted(f"was not written: {error.strerror}", where=str(path), hint="try again")
     except OSError as error:
         return no_room(error, path)
     return None
@@ -204,28 +198,30 @@ def _read_all(descriptor: int) -> bytes:
     return b"".join(chunks)
 
 
-def why_unwritable(folder: Path) -> MachineTrouble | None:
+def why_unwritable(folder: Path) -> errors.MachineTrouble | None:
     """Return the reason why a folder cannot be written. None if it can. The test leaves no file behind."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
         # A file system without unnamed files fails with another error: check at least the permission.
         denied = None if os.access(folder, os.W_OK | os.X_OK) else OSError(errno.EACCES, os.strerror(errno.EACCES))
-        return machine_trouble(denied if denied and error.errno != errno.EROFS else error, str(folder), ours=True)
+        return errors.machine_trouble(
+            denied if denied and error.errno != errno.EROFS else error, str(folder), ours=True
+        )
     try:
         os.write(descriptor, _PROBE[os.write(descriptor, _PROBE) :] or b"\0")
     except OSError as error:
-        return machine_trouble(error, str(folder), ours=True)
+        return errors.machine_trouble(error, str(folder), ours=True)
     finally:
         os.close(descriptor)
     return None
 
 
 def _typed(error: OSError, path: Place) -> Exception:
-    return machine_trouble(error, str(path), ours=True) or error
+    return errors.machine_trouble(error, str(path), ours=True) or error
 
 
-def no_room(error: OSError, path: Place) -> Exhausted:
+def no_room(error: OSError, path: Place) -> errors.Exhausted:
     """Return the error for the caller if neither the caller nor the file is at fault."""
-    trouble = machine_trouble(error, str(path), ours=True)
-    return trouble or MachineTrouble(f"cannot be written: {error.strerror}", where=str(path), hint="try again")
+    trouble = errors.machine_trouble(error, str(path), ours=True)
+    return trouble or errors.MachineTrouble(f"cannot be written: {error.strerror}", where=str(path), hint="try again")

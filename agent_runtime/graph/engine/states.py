@@ -14,17 +14,8 @@ from langgraph.types import StateSnapshot
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 
+from agent_runtime.graph.engine import inputs
 from agent_runtime.graph.engine.engine import BEFORE
-from agent_runtime.graph.engine.inputs import (
-    LONGEST_OUTCOME,
-    MESSAGES,
-    as_json,
-    messages_of,
-    read_context,
-    read_schema,
-    said,
-    said_or_outcome,
-)
 from agent_runtime.model.turn import PastTurn
 from agent_runtime.model.words import shortened
 
@@ -104,7 +95,7 @@ def _interrupt(one: Any) -> dict[str, Any]:
 
 def schemas_of(graph: Any) -> dict[str, Any]:
     """Return the schemas of a graph; a field whose type has no schema accepts any value."""
-    given, context = read_schema(graph), read_context(graph.context_schema)
+    given, context = inputs.read_schema(graph), inputs.read_context(graph.context_schema)
     state = _of_state(graph) if isinstance(graph, CompiledStateGraph) else given.json_schema()
     known = state["properties"]
     output = {name: known.get(name, {}) for name in given.outputs if name in known}
@@ -137,17 +128,17 @@ def _field(name: str, hint: Any) -> dict[str, Any]:
 
 def past_turns(values: Mapping[str, Any]) -> list[PastTurn]:
     """Return the conversation of an imported thread's state; a turn begins at each message of a person."""
-    messages: list[Any] = [one for one in messages_of(values) if isinstance(one, BaseMessage)]
+    messages: list[Any] = [one for one in inputs.messages_of(values) if isinstance(one, BaseMessage)]
     begins = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
     turns = [_past_turn(messages[start:end]) for start, end in pairwise([*begins, len(messages)])]
     if begins and begins[0] == 0:
         return turns
-    lines = said_or_outcome(messages[: begins[0] if begins else None], "" if begins else _outcome_of(values))
+    lines = inputs.said_or_outcome(messages[: begins[0] if begins else None], "" if begins else _outcome_of(values))
     return [PastTurn(prompt=_IMPORTED, mark="", lines=lines), *turns]
 
 
 def _past_turn(messages: Sequence[AnyMessage]) -> PastTurn:
-    return PastTurn(prompt=str(messages[0].text), mark=str(messages[0].id or ""), lines=said(messages[1:]))
+    return PastTurn(prompt=str(messages[0].text), mark=str(messages[0].id or ""), lines=inputs.said(messages[1:]))
 
 
 def _is_empty(value: Any) -> bool:
@@ -158,6 +149,6 @@ def _outcome_of(values: Mapping[str, Any]) -> str:
     """Return a thread's state as one line of JSON with limited length, for a graph without messages; may be empty."""
     whole = next((values[name] for name in _WHOLE if name in values), None)
     kept = {name: value for name, value in values.items() if not (":" in name or name.startswith("__"))}
-    shown = {name: value for name, value in kept.items() if name != MESSAGES and not _is_empty(value)}
+    shown = {name: value for name, value in kept.items() if name != inputs.MESSAGES and not _is_empty(value)}
     found = whole if whole is not None else shown
-    return shortened(json.dumps(as_json(found), ensure_ascii=False), LONGEST_OUTCOME) if found else ""
+    return shortened(json.dumps(inputs.as_json(found), ensure_ascii=False), inputs.LONGEST_OUTCOME) if found else ""

@@ -9,17 +9,7 @@ from starlette.routing import Route
 
 from turnkeeper.errors import Conflict, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.api import (
-    Handlers,
-    assistant_id,
-    number,
-    ordered,
-    page_of,
-    read_body,
-    reply,
-    routes_of,
-    selected,
-)
+from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.conversation import holds
 from turnkeeper.gateway.lg.crons import changed_spec, cron_of, spec_of
 from turnkeeper.gateway.lg.requests import refuse
@@ -30,12 +20,12 @@ _OURS = "assistants are declared in config.toml"
 AWAY = 20  # attempts to reach a daemon that is away while it creates a task
 
 
-class Assistants(Handlers):
+class Assistants(lg.Handlers):
     """The handlers of assistants: the graphs and assistants that config.toml declares."""
 
     def routes(self) -> list[Route]:
         one = "/assistants/{assistant_id}"
-        return routes_of(
+        return lg.routes_of(
             ("POST", "/assistants", self.refused),
             ("POST", "/assistants/search", self.search),
             ("POST", "/assistants/count", self.count),
@@ -52,7 +42,7 @@ class Assistants(Handlers):
 
     async def _found(self, request: Request) -> list[dict[str, Any]]:
         _, runtime = self._api.asks(request)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         found = [self._shown(one) for one in await self._api.assistants(runtime)]
         wanted = {name: body[name] for name in ("graph_id", "name") if body.get(name)}
         wanted |= {"graph_id": self._api.name_of(wanted["graph_id"])} if "graph_id" in wanted else {}
@@ -61,7 +51,7 @@ class Assistants(Handlers):
     def _shown(self, one: runtime_wire.Graph) -> dict[str, Any]:
         about = {"created_by": "system", "turnkeeper": {"reference": one.reference, "problem": one.problem or None}}
         return {
-            "assistant_id": assistant_id(one.name),
+            "assistant_id": lg.assistant_id(one.name),
             "graph_id": one.graph if one.is_assistant else one.name,
             "name": one.name,
             "description": one.description or None,
@@ -74,13 +64,13 @@ class Assistants(Handlers):
         }
 
     async def search(self, request: Request) -> Response:
-        body = await read_body(request)
+        body = await lg.read_body(request)
         found = sorted(await self._found(request), key=lambda one: str(one["name"]))
-        shown, headers = page_of(found, body)
-        return reply([selected(one, body.get("select")) for one in shown], headers=headers)
+        shown, headers = lg.page_of(found, body)
+        return lg.reply([lg.selected(one, body.get("select")) for one in shown], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        return reply(len(await self._found(request)))
+        return lg.reply(len(await self._found(request)))
 
     async def _one(self, request: Request) -> dict[str, Any]:
         _, runtime = self._api.asks(request)
@@ -89,7 +79,7 @@ class Assistants(Handlers):
         return self._shown(known[name])
 
     async def get(self, request: Request) -> Response:
-        return reply(await self._one(request))
+        return lg.reply(await self._one(request))
 
     async def _described(self, request: Request, **how: Any) -> tuple[str, runtime_wire.GraphDescription]:
         """Return the name and the description of the graph in a request's path."""
@@ -102,14 +92,14 @@ class Assistants(Handlers):
     async def schemas(self, request: Request) -> Response:
         """Answer with the schemas of a graph's input, output, state and context."""
         name, described = await self._described(request)
-        return reply({"graph_id": name, **json.loads(described.schemas_json)})
+        return lg.reply({"graph_id": name, **json.loads(described.schemas_json)})
 
     async def graph(self, request: Request) -> Response:
         """Answer with a graph's nodes and edges; with `xray`, also those of its subgraphs."""
         given = request.query_params.get("xray", "").lower()
         depth = {"": 0, "false": 0, "true": -1}.get(given)
-        _, described = await self._described(request, xray=number(given, "xray", 0) if depth is None else depth)
-        return reply(json.loads(described.graph_json))
+        _, described = await self._described(request, xray=lg.number(given, "xray", 0) if depth is None else depth)
+        return lg.reply(json.loads(described.graph_json))
 
     async def subgraphs(self, request: Request) -> Response:
         """Answer with the schemas of a graph's subgraphs, by namespace."""
@@ -117,18 +107,18 @@ class Assistants(Handlers):
         named = request.path_params.get("namespace", "")
         name, described = await self._described(request, namespace=named, recurse=recurse)
         found = json.loads(described.subgraphs_json)
-        return reply({place: {"graph_id": name, **schemas} for place, schemas in found.items()})
+        return lg.reply({place: {"graph_id": name, **schemas} for place, schemas in found.items()})
 
     async def refused(self, request: Request) -> Response:
         self._api.asks(request, Scope.WORK)
         refuse("assistant", _OURS, "change [graphs] or [assistants] there, then: turnkeeper restart")
 
 
-class Crons(Handlers):
+class Crons(lg.Handlers):
     """The handlers of crons, which are tasks."""
 
     def routes(self) -> list[Route]:
-        return routes_of(
+        return lg.routes_of(
             ("POST", "/runs/crons", self.create),
             ("POST", "/runs/crons/search", self.search),
             ("POST", "/runs/crons/count", self.count),
@@ -138,12 +128,12 @@ class Crons(Handlers):
         )
 
     def _shown(self, task: wire.Task) -> dict[str, Any]:
-        return cron_of(task, assistant_id(self._api.name_of(task.spec.graph)))
+        return cron_of(task, lg.assistant_id(self._api.name_of(task.spec.graph)))
 
     async def create(self, request: Request) -> Response:
         """Create a task with a cron's schedule."""
         who, runtime = self._api.asks(request, Scope.WORK)
-        body, thread_id = await read_body(request), request.path_params.get("thread_id", "")
+        body, thread_id = await lg.read_body(request), request.path_params.get("thread_id", "")
         channel = self._api.channel
         if thread_id:
             channel = (await self._api.thread(runtime, thread_id)).channel or channel
@@ -160,7 +150,7 @@ class Crons(Handlers):
         except Unreachable:
             self._api.once.is_unsure(about, id_)
             raise
-        return reply(self._shown(task))
+        return lg.reply(self._shown(task))
 
     async def _made(self, runner: Any, spec: wire.TaskSpec) -> wire.Task:
         """Create a task once, even if the daemon goes away before it has answered."""
@@ -195,7 +185,7 @@ class Crons(Handlers):
     async def update(self, request: Request) -> Response:
         """Change a task, and whether it is enabled."""
         runtime, runner, task = await self._task(request, Scope.WORK)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         graph = None
         if body.get("assistant_id"):
             _, graph = await self._api.graph_of(runtime, str(body["assistant_id"]))
@@ -203,7 +193,7 @@ class Crons(Handlers):
         if spec != task.spec:
             change = wire.UpdateTaskRequest(name=task.id, spec=spec, revision=task.revision)
             task = (await runner.UpdateTask(change)).task
-        return reply(self._shown(await self._switched(runner, task, body.get("enabled"))))
+        return lg.reply(self._shown(await self._switched(runner, task, body.get("enabled"))))
 
     @staticmethod
     async def _switched(runner: Any, task: wire.Task, enabled: object) -> wire.Task:
@@ -224,20 +214,20 @@ class Crons(Handlers):
 
     async def _found(self, request: Request) -> list[dict[str, Any]]:
         who, runtime = self._api.asks(request)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         tasks = (await self._api.gateway.daemons(who).ListTasks(wire.ListTasksRequest())).tasks
         found = [self._shown(task) for task in tasks]
         wanted = {name: body[name] for name in ("thread_id", "enabled") if body.get(name) is not None}
         if body.get("assistant_id"):
             name, _ = await self._api.graph_of(runtime, str(body["assistant_id"]))
-            wanted["assistant_id"] = assistant_id(name)
+            wanted["assistant_id"] = lg.assistant_id(name)
         return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
 
     async def search(self, request: Request) -> Response:
         """Answer with the tasks that match a client's search."""
-        body = await read_body(request)
-        shown, headers = page_of(ordered(await self._found(request), body, "created_at"), body)
-        return reply([selected(one, body.get("select")) for one in shown], headers=headers)
+        body = await lg.read_body(request)
+        shown, headers = lg.page_of(lg.ordered(await self._found(request), body, "created_at"), body)
+        return lg.reply([lg.selected(one, body.get("select")) for one in shown], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        return reply(len(await self._found(request)))
+        return lg.reply(len(await self._found(request)))
