@@ -104,7 +104,6 @@ def run_process(app: commands.App, cls: type[commands.Group] = commands.Group) -
 
 
 def main() -> int:
-    """Run `turnkeeper`, the program for people; return the exit code."""
     return run_process(program(), commands.Program)
 
 
@@ -553,7 +552,6 @@ def _narrowed(widths: Sequence[int], width: int, narrowest: int) -> list[int]:
 
 
 def _cells(text: str) -> int:
-    """Return the number of terminal columns that a text occupies."""
     return len(text) if text.isascii() and text.isprintable() else int(import_module("rich.cells").cell_len(text))
 
 

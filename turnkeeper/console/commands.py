@@ -162,7 +162,6 @@ class Group(_Own, TyperGroup):
         return [n for n in names if (self.later[n].panel if n in self.later else not self.commands[n].hidden)]
 
     def _look(self, name: str, width: int) -> tuple[Panel | None, str]:
-        """Return a command's heading in help, and its summary."""
         if name in self.later:
             return self.later[name].panel, self.later[name].summary
         return None, self.commands[name].get_short_help_str(width)
@@ -230,7 +229,6 @@ class App(typer.Typer):
         self.later = later
 
     def command(self, name: str | None = None, **how: Any) -> Callable[[F], F]:
-        """Return a decorator that adds a function as a command."""
         return super().command(name, cls=Command, **how)
 
 

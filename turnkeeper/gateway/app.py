@@ -22,8 +22,6 @@ def offered(gateway: Gateway) -> dict[str, Offered]:
 
 
 def build(gateway: Gateway, keys: Keys, parts: Mapping[str, Offered]) -> Any:
-    """Return the complete application, which serves each part under its path."""
-
     @asynccontextmanager
     async def running(_app: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:

@@ -113,7 +113,6 @@ class Streams:
 
 
 def most_of(who: Who) -> int:
-    """Return how many streams a client may have open at once."""
     return MOST_OF_API if who.surface == "api" else MOST_OF_ONE
 
 

@@ -250,10 +250,12 @@ def _refusal(path: str, refused: HTTPException) -> Response:
     headers = {"connection": "close"} if refused.status_code in {408, 413} else {}
     if surface_of(path) != "web":
         return JSONResponse({"detail": refused.detail}, refused.status_code, headers)
-    text = html.escape(refused.detail)
-    page = (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<link rel=stylesheet href='{STATIC}page.css'><title>Turnkeeper</title><main class=plain>"
-        f"<h1>Turnkeeper</h1><p role=alert>{text}</p></main></html>"
-    )
-    return HTMLResponse(page, refused.status_code, headers)
+    alert = f"<p role=alert>{html.escape(refused.detail)}</p>"
+    return HTMLResponse(plain_page("Turnkeeper", alert), refused.status_code, headers)
+
+
+def plain_page(title: str, body: str) -> str:
+    """Return a page that needs no template; its title and its body are HTML."""
+    head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><title>{title}</title>"
+    style = f"<link rel=stylesheet href='{STATIC}page.css'>"
+    return f"<!doctype html><html lang=en>{head}{style}<main class=plain><h1>{title}</h1>{body}</main>"

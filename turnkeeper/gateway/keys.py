@@ -236,8 +236,6 @@ class Session:
 
 
 class Sessions:
-    """Checks login tokens, and stores the sessions."""
-
     def __init__(self, keys: Keys, clock: Clock, entropy: Entropy) -> None:
         self._keys, self._clock, self._entropy = keys, clock, entropy
         self._since_ms = int(clock.now().timestamp() * 1000)

@@ -100,15 +100,12 @@ def _table(names: list[str], rows: Rows) -> None:
     held = _held(rows)
     cells = [[plain(_text(value)).replace("\n", " ") for value in row] for row in held]
     right = [any(isinstance(row[place], int | float) for row in held) for place in range(len(names))]
-    lines, hidden = Grid(headers=[plain(name) for name in names], cells=cells, right=right).lines(_width())
+    width = import_module("shutil").get_terminal_size().columns if sys.stdout.isatty() else None
+    lines, hidden = Grid(headers=[plain(name) for name in names], cells=cells, right=right).lines(width)
     for line in lines:
         print(line)
     if hidden:
         note(f"hidden columns: {', '.join(hidden)}; to show them: -o csv")
-
-
-def _width() -> int | None:
-    return import_module("shutil").get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _text(value: object) -> str:

@@ -15,16 +15,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import Output, OutputOption, home, note, time_given, when
 from turnkeeper.console.unseen import as_json, plain
-from turnkeeper.constellation.timeline.records import (
-    LONGEST_STORY,
-    Filter,
-    Known,
-    Record,
-    is_lifecycle,
-    linked,
-    merge,
-    step_of,
-)
+from turnkeeper.constellation.timeline import records
 from turnkeeper.constellation.timeline.sentences import gap, say
 from turnkeeper.constellation.timeline.sources import Sources
 from turnkeeper.constellation.timeline.stores import FOREVER_US, WAIT_S, Wanted
@@ -81,11 +72,13 @@ def events(
         if trace:
             show.story(_story(sources, trace))
             return
-        chosen = Filter(kinds=frozenset(kind or ()), agent=agent, task=task, thread=thread, channel=channel, turn=turn)
-        known = Known(**sources.stores.lookups())
+        chosen = records.Filter(
+            kinds=frozenset(kind or ()), agent=agent, task=task, thread=thread, channel=channel, turn=turn
+        )
+        known = records.Known(**sources.stores.lookups())
         seen = Counter[str]()
-        show.all(_newest(_chosen(_counted(merge(sources.read(wanted)), seen), known, chosen), limit))
-        if not show.count and chosen != Filter():
+        show.all(_newest(_chosen(_counted(records.merge(sources.read(wanted)), seen), known, chosen), limit))
+        if not show.count and chosen != records.Filter():
             note(_nothing(seen, chosen))
         if follow:
             show.all(_chosen(_followed(sources, wanted.until_us), known, chosen))
@@ -96,14 +89,14 @@ def events(
             note(f"{name}: {why}; its events are missing here")
 
 
-def _counted(records: Iterator[Record], seen: Counter[str]) -> Iterator[Record]:
+def _counted(passed: Iterator[records.Record], seen: Counter[str]) -> Iterator[records.Record]:
     """Pass records on, and count them by the first word of their kinds."""
-    for record in records:
+    for record in passed:
         seen[record.kind.partition(".")[0]] += 1
         yield record
 
 
-def _nothing(seen: Counter[str], chosen: Filter) -> str:
+def _nothing(seen: Counter[str], chosen: records.Filter) -> str:
     """Return the message that no record matched, with the kinds that were found."""
     kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(seen.items()))
     if not kinds:
@@ -133,32 +126,32 @@ def zone_of(place: Home) -> ZoneInfo | None:
     return ZoneInfo(name) if name else None
 
 
-def _chosen(records: Iterator[Record], known: Known, chosen: Filter) -> Iterator[Record]:
-    return (record for record in map(known.complete, records) if chosen.takes(record))
+def _chosen(passed: Iterator[records.Record], known: records.Known, chosen: records.Filter) -> Iterator[records.Record]:
+    return (record for record in map(known.complete, passed) if chosen.takes(record))
 
 
-def _newest(records: Iterator[Record], limit: int) -> Iterator[Record]:
+def _newest(passed: Iterator[records.Record], limit: int) -> Iterator[records.Record]:
     if not limit:
-        yield from records
+        yield from passed
         return
-    newest: deque[Record] = deque(maxlen=limit)
+    newest: deque[records.Record] = deque(maxlen=limit)
     count = 0
-    for count, record in enumerate(records, 1):  # noqa: B007
+    for count, record in enumerate(passed, 1):  # noqa: B007
         newest.append(record)
     yield from newest
     if count > limit:
         note(f"the newest {limit} of {count} events are shown; for more: --limit")
 
 
-def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
+def _followed(sources: Sources, from_us: int) -> Iterator[records.Record]:
     """Yield the records after an instant, until cancelled."""
     told: dict[str, int] = {}
     while True:
         now_us = sources.stores.now_us()
         wanted = Wanted(since_us=from_us - _OVERLAP_US, until_us=FOREVER_US)
         told = {line: at for line, at in told.items() if at >= wanted.since_us}
-        for record in merge(sources.news(wanted)):
-            line = as_json([record.at_us, record.kind, record.process, step_of(record) or record.fields])
+        for record in records.merge(sources.news(wanted)):
+            line = as_json([record.at_us, record.kind, record.process, records.step_of(record) or record.fields])
             if line not in told:
                 told[line] = record.at_us
                 if record.at_us >= from_us:
@@ -169,26 +162,28 @@ def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
         sources.stores.wait(_POLL_S)
 
 
-def _story(sources: Sources, id_: str) -> list[Record]:
+def _story(sources: Sources, id_: str) -> list[records.Record]:
     """Return every step that belongs to an id, and what happened to processes in that time. Raises NotFound."""
-    ids, found = frozenset({id_}), list[Record]()
+    ids, found = frozenset({id_}), list[records.Record]()
     while True:
-        known = Known(**sources.stores.lookups())
+        known = records.Known(**sources.stores.lookups())
         before, found = ids, []
-        for record in map(known.complete, merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US, ids=ids)))):
-            if more := linked(record, ids):
+        for record in map(
+            known.complete, records.merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US, ids=ids)))
+        ):
+            if more := records.linked(record, ids):
                 ids |= more
                 found.append(record)
-            if len(found) >= LONGEST_STORY:
-                note(f"the story is cut after {LONGEST_STORY} steps")
+            if len(found) >= records.LONGEST_STORY:
+                note(f"the story is cut after {records.LONGEST_STORY} steps")
                 break
-        if ids == before or len(found) >= LONGEST_STORY:
+        if ids == before or len(found) >= records.LONGEST_STORY:
             break
     if not found:
         raise NotFound(f"nothing is known of {id_[:80]!r}", where="--trace", hint="turnkeeper events -o wide shows ids")
     meanwhile = Wanted(since_us=found[0].at_us, until_us=found[-1].at_us)
     streams = [*sources.trails(meanwhile), sources.restarts(meanwhile)]
-    beside = (record for stream in streams for record in stream if is_lifecycle(record))
+    beside = (record for stream in streams for record in stream if records.is_lifecycle(record))
     own = {(record.at_us, record.kind, record.process) for record in found}
     added = [record for record in beside if (record.at_us, record.kind, record.process) not in own]
     return sorted([*found, *added], key=lambda record: record.at_us)
@@ -202,13 +197,13 @@ class _Show:
         self._output = output
         self.count = 0
 
-    def all(self, records: Iterable[Record]) -> None:
-        for record in records:
+    def all(self, passed: Iterable[records.Record]) -> None:
+        for record in passed:
             self._one(record, "")
 
-    def story(self, records: list[Record]) -> None:
-        before = records[0].at_us
-        for record in records:
+    def story(self, passed: list[records.Record]) -> None:
+        before = passed[0].at_us
+        for record in passed:
             self._one(record, gap(before, record.at_us))
             before = record.at_us
 
@@ -216,7 +211,7 @@ class _Show:
         if self._output is Output.JSON:
             print("\n]" if self.count else "[]")
 
-    def _one(self, record: Record, after: str) -> None:
+    def _one(self, record: records.Record, after: str) -> None:
         self.count += 1
         text = say(record, lambda at: when(at, self.zone))
         if self._output is Output.JSON:
@@ -228,7 +223,7 @@ class _Show:
         else:
             print(plain(self._line(record, after, text)).replace("\n", " "))
 
-    def _line(self, record: Record, after: str, text: str) -> str:
+    def _line(self, record: records.Record, after: str, text: str) -> str:
         at = when(from_us(record.at_us), self.zone, fine=True)
         ids = {name: record.fields[name] for name in _IDS if record.fields.get(name)}
         wide = [record.kind, record.source, *(f"{name}={value}" for name, value in ids.items())]
@@ -240,7 +235,7 @@ class _Show:
 _IDS = ("fire_id", "turn_id", "interrupt_id", "task_id", "thread_id", "channel", "agent", "id")
 
 
-def _row(record: Record, text: str) -> dict[str, Any]:
+def _row(record: records.Record, text: str) -> dict[str, Any]:
     own = {
         "at": rfc3339(from_us(record.at_us)),
         "event": record.kind,

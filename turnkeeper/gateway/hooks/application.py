@@ -14,6 +14,7 @@ from turnkeeper.config.json_text import read_object
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import Conflict, Denied, InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Offered, Who, refuse, status_of
+from turnkeeper.gateway.door import plain_page
 from turnkeeper.gateway.hooks import links, registry
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
@@ -82,7 +83,7 @@ class Links:
         hidden = f"<input type=hidden name=args_hash value='{escape(asked.args_hash)}'>"
         buttons = "".join(f"<button name=decision value={verb}>{name}</button> " for verb, name in _VERBS.items())
         about = escape(plain(asked.task_name or asked.channel))
-        return _page(f"{about} waits for you", f"{said}<form method=post>{hidden}{buttons}</form>")
+        return HTMLResponse(plain_page(f"{about} waits for you", f"{said}<form method=post>{hidden}{buttons}</form>"))
 
     async def decide(self, request: Request) -> Response:
         """Send the decision to the runtime, once for each link."""
@@ -100,9 +101,8 @@ class Links:
         except Unreachable:
             links.give_back(self._gateway.home, token)
             raise
-        return _page(
-            "Decided", f"<p>{'Approved' if decision == 'approve' else 'Rejected'}. You can close this page.</p>"
-        )
+        done = f"<p>{'Approved' if decision == 'approve' else 'Rejected'}. You can close this page.</p>"
+        return HTMLResponse(plain_page("Decided", done))
 
     async def _asked(self, request: Request) -> Any:
         id_ = links.question_of(self._gateway.home, request.path_params["token"], self._gateway.clock.now())
@@ -113,17 +113,9 @@ class Links:
         return found[0]
 
     async def problem(self, _request: Request, error: Exception) -> Response:
-        """Answer an error as a page."""
         assert isinstance(error, TurnkeeperError)
-        return _page("Not decided", f"<p role=alert>{escape(plain(error.what))}</p>", status_of(error))
-
-
-def _page(title: str, body: str, status: int = 200) -> HTMLResponse:
-    head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><title>{title}</title>"
-    style = "<link rel=stylesheet href='/ui/static/page.css'>"
-    return HTMLResponse(
-        f"<!doctype html><html lang=en>{head}{style}<main class=plain><h1>{title}</h1>{body}</main>", status
-    )
+        alert = f"<p role=alert>{escape(plain(error.what))}</p>"
+        return HTMLResponse(plain_page("Not decided", alert), status_of(error))
 
 
 def surface(gateway: Gateway) -> Offered:

@@ -70,7 +70,6 @@ def remove(home: Home, name: str) -> None:
 
 
 def new_secret(entropy: Entropy) -> str:
-    """Return a new key for signatures."""
     return _PREFIX + base64.b64encode(bytes.fromhex(entropy.hex(64))).decode()
 
 

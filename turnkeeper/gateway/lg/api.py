@@ -113,11 +113,9 @@ class Api:
         self.default = OWN if self.default == "default" else self.default
 
     def now(self) -> str:
-        """Return the current time in the clients' format."""
         return rfc3339(self.gateway.clock.now())
 
     def event_stream(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Any:
-        """Answer with a stream of events."""
         return EventStream(events, self.gateway.streams, headers=headers)
 
     def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
@@ -204,6 +202,12 @@ class Handlers:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+
+    @staticmethod
+    def page(found: Sequence[dict[str, Any]], body: Mapping[str, Any]) -> JSONResponse:
+        """Answer with the requested page of objects, each with the fields that the client selects."""
+        shown, headers = page_of(found, body)
+        return reply([selected(one, body.get("select")) for one in shown], headers=headers)
 
 
 def routes_of(*each: tuple[str, str, Callable[[Request], Awaitable[Any]]]) -> list[Route]:

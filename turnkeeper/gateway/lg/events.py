@@ -35,7 +35,6 @@ class RunStream:
         self._number = 0
 
     def begin(self) -> Event:
-        """Return the first event."""
         return self._event("metadata", {"run_id": self._run_id, "attempt": 1})
 
     def take(self, event: wire.RunEvent) -> Iterator[Event]:
@@ -59,7 +58,6 @@ class RunStream:
             yield self._event("values", values)
 
     def waiting(self, asked: Sequence[wire.Interrupt]) -> Iterator[Event]:
-        """Yield the questions at which the run waits."""
         if asked and "updates" in self._modes:
             yield self._event("updates", {"__interrupt__": [to_interrupt(one) for one in asked]})
 

@@ -37,8 +37,6 @@ class Started:
 
 
 class Runs(lg.Handlers):
-    """The handlers of runs."""
-
     def routes(self) -> list[Route]:
         starters = (("", self.create), ("/stream", self.stream), ("/wait", self.wait))
         place = "/threads/{thread_id}"
@@ -347,5 +345,4 @@ def _modes_in(request: Request) -> list[str]:
 
 
 def written(event: Event) -> bytes:
-    """Return an event encoded for sending."""
     return streams.event(json.dumps(event.data, ensure_ascii=False), name=event.name, id_=event.id)

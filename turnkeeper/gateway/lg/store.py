@@ -27,8 +27,6 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Store(Handlers):
-    """The handlers of the store."""
-
     def routes(self) -> list[Route]:
         return routes_of(
             ("PUT", "/store/items", self.put),

@@ -66,8 +66,7 @@ class Assistants(lg.Handlers):
     async def search(self, request: Request) -> Response:
         body = await lg.read_body(request)
         found = sorted(await self._found(request), key=lambda one: str(one["name"]))
-        shown, headers = lg.page_of(found, body)
-        return lg.reply([lg.selected(one, body.get("select")) for one in shown], headers=headers)
+        return self.page(found, body)
 
     async def count(self, request: Request) -> Response:
         return lg.reply(len(await self._found(request)))
@@ -90,7 +89,6 @@ class Assistants(lg.Handlers):
         return known.graph if known.is_assistant else name, await runtime.DescribeGraph(asked)
 
     async def schemas(self, request: Request) -> Response:
-        """Answer with the schemas of a graph's input, output, state and context."""
         name, described = await self._described(request)
         return lg.reply({"graph_id": name, **json.loads(described.schemas_json)})
 
@@ -224,10 +222,8 @@ class Crons(lg.Handlers):
         return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
 
     async def search(self, request: Request) -> Response:
-        """Answer with the tasks that match a client's search."""
         body = await lg.read_body(request)
-        shown, headers = lg.page_of(lg.ordered(await self._found(request), body, "created_at"), body)
-        return lg.reply([lg.selected(one, body.get("select")) for one in shown], headers=headers)
+        return self.page(lg.ordered(await self._found(request), body, "created_at"), body)
 
     async def count(self, request: Request) -> Response:
         return lg.reply(len(await self._found(request)))

@@ -31,8 +31,6 @@ _KEPT = "a thread's record is kept, and is not written over HTTP"
 
 
 class Threads:
-    """The handlers of threads."""
-
     def __init__(self, api: lg.Api, runs: Runs) -> None:
         self._api, self._runs = api, runs
 
@@ -94,7 +92,6 @@ class Threads:
         return lg.reply(await self._api.shown(who, runtime, thread))
 
     async def search(self, request: Request) -> Response:
-        """Answer with the threads that match a client's search."""
         who, runtime = self._api.asks(request)
         body = await lg.read_body(request)
         found, known = await self._found(runtime, body)
@@ -104,7 +101,6 @@ class Threads:
         return lg.reply([lg.selected(one, body.get("select")) for one in await asyncio.gather(*whole)], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        """Answer with the number of threads that match a client's search."""
         _, runtime = self._api.asks(request)
         return lg.reply(len((await self._found(runtime, await lg.read_body(request)))[0]))
 

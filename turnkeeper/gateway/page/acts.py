@@ -58,8 +58,6 @@ _STATES = {
 
 
 class Acts:
-    """Handlers of changes, one method per change."""
-
     def __init__(self, shell: Shell, reads: Reads) -> None:
         self._shell, self._reads = shell, reads
 
@@ -155,7 +153,6 @@ class Acts:
         return await self._act(request, asked, said, "/ui/conversations")
 
     async def change_state(self, request: Request) -> Response:
-        """Pause, resume, disable, enable, run, delete or restore a task."""
         name, form = request.path_params["name"], request.scope["form"]
         if request.path_params["action"] not in _STATES:
             raise NotFound("unknown change")
@@ -273,7 +270,6 @@ class Acts:
         return RedirectResponse("/", 303)
 
     def routes(self) -> dict[str, Any]:
-        """Return the handlers of changes by path."""
         return {
             "/ui/login": self.log_in,
             "/ui/logout": self.log_out,

@@ -54,7 +54,6 @@ class Reader:
         self.news.set()
 
     async def next(self) -> str:
-        """Wait for changes, and return their kinds."""
         await self.news.wait()
         self.news.clear()
         found, self._topics = " ".join(sorted(self._topics)), set()
@@ -139,13 +138,10 @@ class Changes:
 
 
 class Live:
-    """The stream of one tab."""
-
     def __init__(self, shell: Shell) -> None:
         self._shell, self._changes = shell, Changes(shell)
 
     async def stream(self, request: Request) -> Any:
-        """Answer with the events of a tab and of the conversation that it shows."""
         return EventStream(self._events(request), self._shell.gateway.streams)
 
     async def _events(self, request: Request) -> AsyncIterator[bytes]:

@@ -38,8 +38,6 @@ SPANS = {  # the time that a timeline shows before and after now
 
 
 class Reads:
-    """Handlers of pages, one method per page."""
-
     def __init__(self, shell: Shell) -> None:
         self._shell, self._ask = shell, shell.ask
 
@@ -85,7 +83,6 @@ class Reads:
         )  # fmt: skip
 
     async def tokens(self, request: Request) -> Response:
-        """Show the tokens of the last days, by day and by task."""
         days = next((one for one in DAYS if str(one) == query_of(request, "days")["days"]), DAYS[0])
         midnight = self._shell.times().now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
         spent, problem = await self._stored(self._shell.answers.spent(midnight - timedelta(days=days - 1)))
@@ -98,7 +95,6 @@ class Reads:
         )  # fmt: skip
 
     async def decisions(self, request: Request) -> Response:
-        """Show all pending decisions in full."""
         cards = await self._waiting()
         return await self._shell.page(request, "decisions.html", title="Decisions", topics="turns", cards=cards)
 
@@ -129,7 +125,6 @@ class Reads:
         )  # fmt: skip
 
     async def conversation(self, request: Request) -> Response:
-        """Show a channel's newest turns."""
         channel = request.path_params["channel"]
         found, tasks = await asyncio.gather(
             self._ask(agents.GetConversationRequest(channel=channel, limit=MOST_TURNS)),
@@ -193,7 +188,6 @@ class Reads:
         return await self._shell.page(request, "edit.html", status, **{**about, **more})
 
     async def slot(self, request: Request) -> Response:
-        """Show why a task did or did not run at a time."""
         name = request.path_params["name"]
         task = await self._ask(schedules.GetTaskRequest(name=name), needed=True)
         asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
@@ -268,7 +262,6 @@ class Reads:
         return found + [("Pages", one.title or one.page_id, f"/ui/pages/{path(one.page_id)}") for one in pages.pages]
 
     def routes(self) -> dict[str, Any]:
-        """Return the handlers of pages by path."""
         return {
             "/ui/": self.today,
             "/ui/decisions": self.decisions,

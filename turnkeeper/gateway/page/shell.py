@@ -134,7 +134,6 @@ class Answers:
         return self._kept.get(_kept_as(request))
 
     def note(self, daemon: str, *, is_away: bool) -> None:
-        """Record whether a daemon answers."""
         if is_away != (daemon in self.away):
             self.away.pop(daemon, None)
             self.away |= {daemon: self._gateway.clock.now()} if is_away else {}
@@ -180,7 +179,6 @@ class Answers:
         return await asyncio.shield(self._asked[key][1])
 
     def forget(self) -> None:
-        """Clear the cache after a change."""
         self._asked = {}
 
 
@@ -197,8 +195,6 @@ def _kept_as(request: Message) -> tuple[str, bytes]:
 
 
 class Shell:
-    """Renders pages, and answers each change with a redirect to its page."""
-
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.templates = gateway, environment()
         self.answers = Answers(gateway)
@@ -233,7 +229,6 @@ class Shell:
         return GetMessageClass(method_of(request).output_type)()
 
     def times(self) -> text.Times:
-        """Return a formatter of times relative to now."""
         return text.Times(self.gateway.clock.now())
 
     async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:

@@ -212,5 +212,4 @@ def unmarked(text: str) -> str:
 
 
 def fields(pairs: Mapping[str, object]) -> list[tuple[str, object]]:
-    """Return the pairs whose value is not empty."""
     return [(key, value) for key, value in pairs.items() if value not in {"", None, 0}]

@@ -143,7 +143,6 @@ def card_of_candidate(one: agents.Candidate, base: agents.Page | None = None) ->
 
 
 def card_of_deviation(one: agents.Deviation) -> Card:
-    """Return the card of a contradiction to a canonical page."""
     facts = {"the page says": one.says, "what was found": one.found, "it stands in": one.source, "why": one.why}
     return Card(
         kind="deviation", id=one.deviation_id, does="contradicts the page", title=one.page_id,
@@ -182,7 +181,6 @@ def said_in(turn: agents.ConversationTurn) -> list[Said]:
 
 
 def cards_in(turn: agents.ConversationTurn) -> list[Card]:
-    """Return the cards of a turn's approvals and proposals."""
     return [
         *map(card_of_interrupt, turn.interrupts),
         *map(card_of_candidate, turn.candidates),
@@ -239,7 +237,6 @@ def by(spent: Iterable[Spent], key: str) -> list[tuple[str, int, int, int]]:
 
 
 def counts_of(tasks: Iterable[schedules.Task]) -> list[tuple[str, int]]:
-    """Return the number of tasks in each state, by state."""
     return sorted(Counter(task.state for task in tasks).items())
 
 
@@ -347,8 +344,6 @@ class Mark:
 
 @dataclass(kw_only=True)
 class Lane:
-    """The line of one task in a timeline."""
-
     task: str
     zone: str
     marks: list[Mark] = field(default_factory=list)
@@ -383,8 +378,6 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The period that a timeline shows."""
-
     begin: datetime
     now: datetime
     end: datetime
