@@ -148,18 +148,8 @@ interrupts = sa.Table(
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("interrupt_id", TEXT, nullable=False, unique=True),
-    *texts(
-        "turn_id",
-        "thread_id",
-        "channel",
-        "kind",
-        "tool",
-        "args_json",
-        "args_hash",
-        "call_id",
-        "missing_scope",
-        "question",
-    ),
+    *texts("turn_id", "thread_id", "channel", "kind"),
+    *texts("tool", "args_json", "args_hash", "call_id", "missing_scope", "question"),
     sa.Column("allows_text", sa.Boolean, nullable=False),
     *texts("status", "decision"),
     sa.Column("message", TEXT, nullable=False),  # the author's reason or answer
@@ -188,17 +178,8 @@ exceptions = sa.Table(
     sa.Column("interrupt_id", TEXT, nullable=False),  # the approval with which it was given
     *texts("task_id", "task_name"),
     # Copied from that approval; of an argument in `any_value`, only the name must match.
-    *texts(
-        "kind",
-        "tool",
-        "missing_scope",
-        "args_json",
-        "args_hash",
-        "tool_hash",
-        "arg_hashes_json",
-        "any_value_json",
-        "category",
-    ),
+    *texts("kind", "tool", "missing_scope"),
+    *texts("args_json", "args_hash", "tool_hash", "arg_hashes_json", "any_value_json", "category"),
     sa.Column("category_json", TEXT, nullable=False),  # the category's grants at that time
     sa.Column("given_by", TEXT, nullable=False),  # PROGRAM/SURFACE/KEY
     *numbers("given_at_us", "uses"),
