@@ -345,6 +345,7 @@ class Basis:
         specs = self._tools(workspace, messages, store, loops, subagents)
         engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
         common: dict[str, Any] = {"store": store, "log": log, "failpoints": failpoints}
+        around: dict[str, Any] = {"home": self.home, "clock": self.clock, "entropy": self.entropy, "log": self.log}
         parts = turns.Parts(
             **common,
             engines=engines,
@@ -358,7 +359,7 @@ class Basis:
         working = worker.Worker(
             parts,
             terminal_deliveries=deliveries,
-            outboxes=self._outboxes(store, acceptor, mailboxes, categories, failpoints),
+            outboxes=Outboxes(store, acceptor, mailboxes, categories, failpoints=failpoints, **around),
             handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
             home=self.home,
             arrived=arrived,
@@ -398,12 +399,6 @@ class Basis:
         waits = next(iter(working.waits.values()), "")
         stores = self.database.trouble or self.saver.trouble
         return stores or working.unreadable or waits or working.ownerless() or self.log.trouble
-
-    def _outboxes(
-        self, store: Store, acceptor: Acceptor, mailboxes: Mailboxes, categories: Categories, failpoints: Failpoints
-    ) -> Outboxes:
-        around: dict[str, Any] = {"home": self.home, "clock": self.clock, "entropy": self.entropy, "log": self.log}
-        return Outboxes(store, acceptor, mailboxes, categories, failpoints=failpoints, **around)
 
     def _workspace(self, store: Store) -> Workspace:
         def report(event: str, fields: Mapping[str, Any]) -> None:

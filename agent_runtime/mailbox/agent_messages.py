@@ -338,7 +338,8 @@ class Outboxes:
     def _unasked(self, letter: Envelope) -> Trigger:
         # A stranger's message must not write, nor be read together with another channel's memory.
         agent, thread = letter.sender, letter.thread
-        given = thread if _is_thread_of(agent, thread) else thread_of(agent, thread or agent)
+        is_own = re.fullmatch(rf"{re.escape(agent)}-[0-9a-f]{{8}}", thread, re.ASCII)
+        given = thread if is_own else thread_of(agent, thread or agent)
         return self._narrow(letter, hops=letter.meta.get("hops", 0), thread_id=given, channel=agent)
 
     def _narrow(self, letter: Envelope, *, hops: int, **where: str) -> Trigger:
@@ -374,7 +375,3 @@ def is_peer(agent: str) -> bool:
     (True, False)
     """
     return "@" in agent
-
-
-def _is_thread_of(agent: str, thread: str) -> bool:
-    return re.fullmatch(rf"{re.escape(agent)}-[0-9a-f]{{8}}", thread, re.ASCII) is not None

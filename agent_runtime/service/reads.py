@@ -85,7 +85,8 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
     """Return these turns in the form that the conversation shows."""
     ids, found = [turn.turn_id for turn in found], turn_reads.as_shown(connection, found)
     said, asked = turn_reads.messages_of(connection, ids), turn_reads.interrupts_of(connection, ids)
-    first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
+    fires = turns.c.fire_id.in_([turn.fire_id for turn in found if turn.fire_id])
+    first = {*connection.execute(select(func.min(turns.c.number)).where(fires).group_by(turns.c.fire_id)).scalars()}
     proposed, contradicted = pages.candidates_of(connection, ids), deviation_records.of_turns(connection, ids)
     shown = [
         project(
@@ -101,11 +102,6 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
     for turn in shown:
         turn.cursor = cursor_at(turn.number)
     return shown
-
-
-def _first_turns(connection: Connection, fire_ids: Sequence[str]) -> frozenset[int]:
-    query = select(func.min(turns.c.number)).where(turns.c.fire_id.in_(fire_ids)).group_by(turns.c.fire_id)
-    return frozenset(connection.execute(query).scalars())
 
 
 def _shortened(candidate: Candidate) -> wire.Candidate:

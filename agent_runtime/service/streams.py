@@ -310,7 +310,7 @@ class BridgedStream:
         bridge, sent = self._store.event_source, 0
         while sent < MOST_SENT and bridge.serving == self._call:
             closing, news, since = is_closing(), bridge.news.next(), self.after
-            for event in await self._store.read(lambda connection, since=since: self._page(connection, since)):  # type: ignore[misc]
+            for event in await self._store.read(turn_events.after, since, self._names):
                 self.after = event.sequence
                 sent += 1
                 yield to_message(wire.BridgedEvent, event, incarnation=self._store.incarnation)
@@ -318,6 +318,3 @@ class BridgedStream:
                 return
             if self.after == since:
                 await news.wait()
-
-    def _page(self, connection: Connection, since: int) -> list[turn_events.BridgedRecord]:
-        return list(turn_events.after(connection, since, self._names))

@@ -106,7 +106,8 @@ class Loops(Tasks):
         context = call.context
         require(LOOPS, "write", {"channel": asked.get("channel", "")}, context)
         _check_texts(asked)
-        category = self._category(asked.get("category", ""), context)
+        own = context.category.name if context.started_by == "fire" else DEFAULT_CATEGORY
+        category = self._categories.get(asked.get("category") or own)
         turn = await self._store.read(lambda connection: _turn_of(connection, context.turn_id))
         # An author's approval of this one call grants the loop nothing.
         bare = replace(context, category=intersect(turn.grant, context.category))
@@ -165,10 +166,6 @@ class Loops(Tasks):
     async def _emitted(self, request: wire.EmitEventRequest) -> Result:
         answer: wire.EmitEventResponse = await self.runner.EmitEvent(request)
         return {"event": request.name, "event_id": answer.event_id, "listening_tasks": answer.matched}
-
-    def _category(self, name: str, context: TurnContext) -> Category:
-        own = context.category.name if context.started_by == "fire" else DEFAULT_CATEGORY
-        return self._categories.get(name or own)
 
     async def _made(self, request: wire.CreateTaskRequest) -> Result:
         spec = request.spec

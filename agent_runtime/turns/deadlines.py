@@ -61,7 +61,8 @@ class Deadlines:
         """Handle all deadlines that are due; return how many seconds to wait before the next look."""
         for item in await self._store.expire():
             self._failpoints.reach("runtime.approval_expired")
-            self._log.emit("interrupt.expired", **_names(item), reason=_expired(item), waited_s=item.waited_s)
+            why = f"no answer by {rfc3339(item.expires_at)}" if item.expires_at else ""
+            self._log.emit("interrupt.expired", **_names(item), reason=why, waited_s=item.waited_s)
             self._tell("expired", item, item.interrupt_id)
             self._lanes.put_decision(item.thread_id)
         waiting, now = await self._store.read(timed_interrupts), self._clock.now()
@@ -127,7 +128,3 @@ def _next_times(item: InterruptRecord, now: datetime) -> list[datetime]:
 
 def _names(item: InterruptRecord) -> dict[str, Any]:
     return {"interrupt_id": item.interrupt_id, "turn_id": item.turn_id, "thread_id": item.thread_id}
-
-
-def _expired(item: InterruptRecord) -> str:
-    return f"no answer by {rfc3339(item.expires_at)}" if item.expires_at else ""

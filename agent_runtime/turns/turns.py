@@ -192,8 +192,8 @@ class Turns:
             if settled is False:
                 return Handled(done=False)
             if settled and not decision.again:
-                if decision.action is not Action.SET_ASIDE:
-                    await self._archive(item)
+                if decision.action is not Action.SET_ASIDE and item.delivery is not None:
+                    await self._mailboxes.archive(item.delivery)
                 return Handled(done=True)
         raise RuntimeError(f"{item.asked} is still undecided after {MOST_ROUNDS} rounds")
 
@@ -221,10 +221,6 @@ class Turns:
         """Notify the author of an event that may matter at once."""
         where = {"task": of.task_name, "channel": of.channel, "turn_id": of.turn_id}
         self._notifier.notify(Notification(event=event, **where, interrupt_id=interrupt_id))
-
-    async def _archive(self, item: Item) -> None:
-        if item.delivery is not None:
-            await self._mailboxes.archive(item.delivery)
 
     async def _drop(self, item: Item, _decision: Decision, facts: Facts) -> bool:
         newest = facts.newest

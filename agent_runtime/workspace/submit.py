@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.records import put_verdict
@@ -312,7 +312,8 @@ def _put_page(connection: Connection, draft: model.PageDraft, mark: Stamp, at: d
     if before is None:
         connection.execute(insert(pages).values(row))
     else:
-        _keep(connection, before)
+        kept = dict(before._mapping)  # noqa: SLF001  the row's public mapping
+        connection.execute(insert(page_versions).values(kept))
         connection.execute(update(pages).where(pages.c.page_id == draft.page_id).values(row))
         others = candidates.c.candidate_id != mark.candidate_id
         if (before.title, before.body) != (draft.title, draft.body):
@@ -343,10 +344,6 @@ def _observe_stale(
             page_id=page_id, page_version=version, kind="stale-base", candidate_id=row.candidate_id
         )
         deviations.record(connection, place, found, writer, at)
-
-
-def _keep(connection: Connection, before: Row[Any]) -> None:
-    connection.execute(insert(page_versions).values(dict(before._mapping)))  # noqa: SLF001  the row's public mapping
 
 
 def _version_of(connection: Connection, page_id: str) -> int:

@@ -86,7 +86,8 @@ class Follower:
             nonlocal incarnation, after
             # This is another store or an older copy, so the position does not apply to it.
             if incarnation and (batch[0].incarnation != incarnation or batch[0].sequence < after):
-                await self._ask_about_replaced(batch[0].incarnation)
+                self._log.emit("runtime.replaced", incarnation=batch[0].incarnation)
+                await self.ask_about_open(again=True)  # about fires that the new store does not know
             incarnation, after = batch[-1].incarnation, batch[-1].sequence
             await self.take_in(batch)
 
@@ -120,11 +121,6 @@ class Follower:
         self._wakes.dispatch.set()
         if done.asking:
             self._wakes.asking.set()
-
-    async def _ask_about_replaced(self, incarnation: str) -> None:
-        """Ask the runtime's new store about every open fire, and resend the fires that it does not know."""
-        self._log.emit("runtime.replaced", incarnation=incarnation)
-        await self.ask_about_open(again=True)
 
     async def ask_about_open(self, *, again: bool) -> None:
         """Ask the runtime for the state of every open fire. If `again`, resend the fires that it does not know."""

@@ -92,7 +92,7 @@ class Listener:
         await listen(
             in_schema(self._settings.shared_url, SCHEMA),
             self._heard,
-            self._trouble,
+            lambda why: self._log.emit("store.unreachable", reason=why),
             self._clock,
             self._settings.heard(*self._wakened),
         )
@@ -100,9 +100,6 @@ class Listener:
     def _heard(self, channel: str, _said: str) -> None:
         for event in self._wakened.get(channel, ()):
             event.set()
-
-    def _trouble(self, why: str) -> None:
-        self._log.emit("store.unreachable", reason=why)
 
 
 class SharedHandover:

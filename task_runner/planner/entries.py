@@ -209,7 +209,8 @@ def joined(
     tail = snapshot.tail
     for fire in skipped:
         if tail is not None and _is_next(timetable, tail, fire):
-            tail = _grown(tail, fire)
+            grown = covering(tail, merged([tail, fire]))
+            tail = grown if grown.fire_id else replace(grown, nominal_at=grown.last_at, due_at=grown.last_at)
             if fire.entry_id:
                 kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
             continue
@@ -233,11 +234,6 @@ def _is_next(timetable: Timetable, tail: Fire, fire: Fire) -> bool:
     """Return True if the skipped entry `fire` follows `tail` without a gap and has the same reason."""
     extends = tail.entry_id >= 0 and fire.reason == tail.reason
     return extends and timetable.next_after(tail.last_at) == fire.first_at
-
-
-def _grown(tail: Fire, fire: Fire) -> Fire:
-    grown = covering(tail, merged([tail, fire]))
-    return grown if grown.fire_id else replace(grown, nominal_at=grown.last_at, due_at=grown.last_at)
 
 
 def _covers_skipped(fire: Fire) -> bool:

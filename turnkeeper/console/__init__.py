@@ -77,7 +77,8 @@ def run(app: commands.App, argv: Sequence[str], cls: type[commands.Group] = comm
         said = error.format_message().replace("Value error, ", "").rstrip(".")
         if _common.json and getattr(error, "option_name", "") == "-o":
             said = "No such option: --json"  # the option as typed
-        complain(f"{said}{_see_help(error)}")
+        context = getattr(error, "ctx", None)
+        complain(f"{said}; see: {context.command_path} --help" if context is not None else said)
         return errors.EXIT_USAGE
     except (KeyboardInterrupt, Abort):
         return errors.EXIT_INTERRUPTED
@@ -251,11 +252,6 @@ def _show_version(asked: bool) -> None:
     if asked:
         _write(f"turnkeeper {import_module('turnkeeper.config.build').build()}")
         raise Exit(0)
-
-
-def _see_help(error: TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"; see: {context.command_path} --help" if context is not None else ""
 
 
 class Output(StrEnum):

@@ -272,7 +272,8 @@ class Chain:
         In a shared store, this process then writes as `recorder`. With None, it keeps its recorder or makes one.
         """
         if of_server(connection):
-            of = recorder or self._recorders.get(connection.engine) or Recorder([_drawn(entropy)], "")
+            drawn = Key(id="", secret=entropy.hex(SECRET_DIGITS), created_at="")
+            of = recorder or self._recorders.get(connection.engine) or Recorder([drawn], "")
             self.write_as(connection, of)
             self._shared.begin(connection, at, of, known)
         elif not self._last.rows(connection):
@@ -374,10 +375,6 @@ def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
     if not keys.read():
         keys.create(at, entropy, before=lambda _key: None)
     return keys.read()
-
-
-def _drawn(entropy: Entropy) -> Key:
-    return Key(id="", secret=entropy.hex(SECRET_DIGITS), created_at="")
 
 
 class Signer:

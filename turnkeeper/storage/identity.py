@@ -139,7 +139,8 @@ def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None
     if path.exists():
         try:
             with closing(sqlite_files.reader(path, _WAIT_S)) as store:
-                what = _strange(store, made, head) if _holds_tables(store) else "is empty"
+                has_tables = store.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+                what = _strange(store, made, head) if has_tables else "is empty"
                 if not is_open and what != "is empty":
                     what = "; ".join(filter(None, [_lost_commits(home, path, store), what]))
         except sqlite3.Error:
@@ -149,10 +150,6 @@ def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None
         return None
     hint = f"{HINT}; if no backup has it, use it as it is, or a new one: {_LOST_OPTION} {path.name}"
     return Corrupt(f"{what}; it held {kind.holds}", where=str(path), hint=hint)
-
-
-def _holds_tables(store: sqlite3.Connection) -> bool:
-    return store.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
 def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:

@@ -80,8 +80,9 @@ class ProcessLock:
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _taken(descriptor):
             os.close(descriptor)
+            pid = _read_pid(self._pid_path)
             raise Conflict(
-                f"{self._process} already runs on this home{_holder(self._pid_path)}",
+                f"{self._process} already runs on this home{'' if pid is None else f' (pid {pid})'}",
                 where=str(self._lock_path),
                 hint="stop it with: turnkeeper down",
             )
@@ -198,11 +199,6 @@ def _pid_in(path: Path) -> int | None:
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     return int(text) if text.isdigit() and text.isascii() else None
-
-
-def _holder(path: Path) -> str:
-    pid = _read_pid(path)
-    return f" (pid {pid})" if pid is not None else ""
 
 
 class ReaderLock:

@@ -84,7 +84,8 @@ def drain(
             count = len(batch)
         else:
             count = _drain_each(reader, limit, output)
-        _say_what_was_set_aside(agent, reader)
+        if aside := reader.quarantined():
+            note(f"{aside} in quarantine: turnkeeper inbox quarantine {agent}")
     note(f"{count} envelope{'' if count == 1 else 's'} archived" if count else f"nothing waits for {agent}")
 
 
@@ -284,12 +285,6 @@ def _waiting(reader: Reader, limit: int) -> Iterator[Claimed]:
     while left > 0 and (taken := reader.claim()):
         left -= 1
         yield taken[0]
-
-
-def _say_what_was_set_aside(agent: str, reader: Reader) -> None:
-    aside = reader.quarantined()
-    if aside:
-        note(f"{aside} in quarantine: turnkeeper inbox quarantine {agent}")
 
 
 def _pick(rows: list[dict[str, Any]], given: str) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001  classified, logged, and raised again in our own words
-                lost = _sum(lost, this.pieces.tokens)
+                lost = (lost[0] + this.pieces.tokens[0], lost[1] + this.pieces.tokens[1])
                 wait_s = self._after(error, this, lost, turn_id, secrets_of(request.model))
             await self._around.clock.sleep(wait_s)
 
@@ -201,7 +201,3 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         return answers.ModelFailed(
             redact(what, secrets), where=redact(self._where, secrets), hint=fault.hint or _GENERAL
         )
-
-
-def _sum(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    return one[0] + other[0], one[1] + other[1]

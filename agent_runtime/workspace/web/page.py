@@ -94,7 +94,8 @@ class WebReader:
             Unreachable: no answer in time, too many redirects, or any other failure.
         """
         try:
-            async with asyncio.timeout(self._timeout_s), self._pool() as pool:
+            pool = AsyncConnectionPool(network_backend=self._backend, max_connections=1, http1=True)
+            async with asyncio.timeout(self._timeout_s), pool:
                 return await self._follow(pool, read_url(url, ports=self._ports), refuse)
         except TimeoutError as error:
             raise Unreachable(f"no complete answer within {self._timeout_s:g} s", where="url") from error
@@ -103,13 +104,11 @@ class WebReader:
                 raise trouble from error
             raise Unreachable(f"cannot be read: {error or type(error).__name__}", where="url") from error
 
-    def _pool(self) -> AsyncConnectionPool:
-        return AsyncConnectionPool(network_backend=self._backend, max_connections=1, http1=True)
-
     async def _follow(self, pool: AsyncConnectionPool, target: Target, refuse: Refuse) -> Fetched:
         for _ in range(MOST_REDIRECTS + 1):
             refuse(target)
-            async with pool.stream("GET", _url(target), headers=[(b"Host", _authority(target)), *_HEADERS]) as response:
+            host = target.url.split("/", 3)[2].encode("ascii")
+            async with pool.stream("GET", _url(target), headers=[(b"Host", host), *_HEADERS]) as response:
                 headers = {name.lower(): value.decode("latin-1") for name, value in reversed(response.headers)}
                 location = headers.get(b"location", "")
                 if response.status in _REDIRECTS and location:
@@ -163,10 +162,6 @@ async def _resolve(host: str, port: int) -> list[Address]:
 def _url(target: Target) -> httpcore2.URL:
     host = target.host.encode("ascii")
     return httpcore2.URL(scheme=target.scheme, host=host, port=target.port, target=target.path.encode("ascii"))
-
-
-def _authority(target: Target) -> bytes:
-    return target.url.split("/", 3)[2].encode("ascii")
 
 
 def _refuse_status(status: int) -> None:

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -210,8 +209,10 @@ def read_crontab(text: str) -> Carried:
         if refused := _refused(cron, timezone):
             left.append((number, f"{cron}: {refused}"))
             continue
-        command, percent, _ = _at_percent(entry[2])
-        if percent:
+        # As in cron, the command ends at its first unescaped %.
+        command, *given = (part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", entry[2]))
+        command = command.rstrip()
+        if given:
             left.append((number, "the text after %, which is the command's input"))
         spec = wire.TaskSpec(name=_name(command, names), cron=cron)
         spec.prompt = f"Run this command and report what it says:\n\n{command}"
@@ -273,17 +274,6 @@ def import_(
     said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ''}"
     console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not imported")
     chosen.note_unless_serving()
-
-
-def _at_percent(command: str) -> tuple[str, bool, str]:
-    """Split a command at its first unescaped %, as cron does."""
-    parts = list(_pieces(command))
-    return parts[0].rstrip(), len(parts) > 1, "\n".join(parts[1:])
-
-
-def _pieces(command: str) -> Iterator[str]:
-    for piece in re.split(r"(?<!\\)%", command):
-        yield piece.replace("\\%", "%")
 
 
 def _name(command: str, taken: set[str]) -> str:

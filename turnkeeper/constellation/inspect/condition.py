@@ -229,7 +229,7 @@ class Check:
 def examine(home: Home, now: float) -> Iterator[Check]:
     """Run one check after the other. Change nothing. Reading large stores completely takes time."""
     looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
-        ("can start", lambda: _preflight(home)),
+        ("can start", lambda: map(_finding, preflight(home))),
         ("runs", lambda: _runs(home)),
         ("markers", lambda: iter(findings(home, now))),
         ("builds and settings", lambda: outdated(home)),
@@ -272,11 +272,6 @@ def _listens(home: Home) -> Iterator[Finding]:
             now, fix = says.read_text() if says.is_file() else place, "turnkeeper down, then turnkeeper up"
             what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
             yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)
-
-
-def _preflight(home: Home) -> Iterator[Finding]:
-    for error in preflight(home):
-        yield _finding(error)
 
 
 def _finding(error: TurnkeeperError) -> Finding:

@@ -301,12 +301,8 @@ def _errors_of(within_s: float) -> Iterator[None]:
             ) from error
         if code == sqlite3.SQLITE_IOERR:
             raise Exhausted(f"needs more disk than it may have: {error}", where="SQL", hint="narrow it") from error
-        raise InvalidInput(_said(error), where="SQL", hint=_HINT) from error
-
-
-def _said(error: Exception) -> str:
-    text = str(error)
-    return "only one SELECT of the tables is allowed" if "not authorized" in text else text[:300]
+        said = "only one SELECT of the tables is allowed" if "not authorized" in str(error) else str(error)[:300]
+        raise InvalidInput(said, where="SQL", hint=_HINT) from error
 
 
 @contextlib.contextmanager

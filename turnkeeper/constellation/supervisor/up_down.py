@@ -128,7 +128,8 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     """
     if not home.run.is_dir():
         return {}
-    how = {} if force or not _runs(home) else terminals.tell_all(home, clock=SystemClock(), entropy=SystemEntropy())
+    runs = any(is_held(home, daemon.name) for daemon in (daemons.SUPERVISOR, *daemons.EVERY))
+    how = {} if force or not runs else terminals.tell_all(home, clock=SystemClock(), entropy=SystemEntropy())
     with watchdog.between_ticks(home):
         markers.clear_marker(markers.WANTED.at(home))
     order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.EVERY))
@@ -140,10 +141,6 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     for daemon in daemons.EVERY:
         markers.forget(home, daemon.name, keep_start=False)
     return how
-
-
-def _runs(home: Home) -> bool:
-    return any(is_held(home, daemon.name) for daemon in (daemons.SUPERVISOR, *daemons.EVERY))
 
 
 def _end_restart(home: Home) -> None:
