@@ -160,7 +160,7 @@ def test_the_services_that_are_named_after_the_earlier_place_are_removed_by_way_
 ):
     monkeypatch.setenv("HOME", str(of_home.home.root.parent))
     of_home.command("turnkeeper", "init")
-    written = systemd.install(of_home.home, os.environ)
+    written = systemd.write_all(systemd.unit_folder(os.environ), systemd.units(of_home.home, os.environ))
     of_home.command("turnkeeper", "move", str(of_home.home.root.with_name("b")))
     assert all(path.exists() for path in written)
     done = Constellation(of_home.home, os.environ).attempt("turnkeeper", "service", "uninstall")

@@ -1,17 +1,19 @@
-"""`turnkeeper service`."""
+"""`turnkeeper service`: systemd's units, and the agents of launchd that keep a constellation running on macOS."""
 
 import os
+import plistlib
 import shlex
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, home_places, note
 from turnkeeper.console.commands import App
-from turnkeeper.constellation.install import launchd
 from turnkeeper.constellation.supervisor import systemd
 
 
@@ -22,12 +24,77 @@ class ServiceManager(StrEnum):
     LAUNCHD = "launchd"
 
 
-_FILES = {ServiceManager.SYSTEMD: systemd, ServiceManager.LAUNCHD: launchd}
+_LABEL = "org.turnkeeper"
+_STOP_S = 240
+_BACKUP_AT = {"Hour": 3, "Minute": 30}
+
+
+def agents(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the property lists of a home's agents, text by file name. Every home has its own names."""
+    label = f"{_LABEL}{systemd.tag_of(home, environ)}"
+    backup = ("backup", "--keep", str(systemd.KEPT_BACKUPS), str(systemd.backups_of(home)))
+    # The supervisor stops the daemons itself; after a crash it finds them running when it is started again.
+    kept_up = {"RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}, "ExitTimeOut": _STOP_S}
+    each: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+        "": (("up", "--foreground"), kept_up),
+        "-heartbeat": (("watchdog", "tick"), {"StartInterval": systemd.HEARTBEAT_S}),
+        "-backup": (backup, {"StartCalendarInterval": _BACKUP_AT}),
+    }
+    return {
+        f"{label}{suffix}.plist": _property_list(home, environ, f"{label}{suffix}", command, more)
+        for suffix, (command, more) in each.items()
+    }
+
+
+def _property_list(
+    home: Home, environ: Mapping[str, str], label: str, command: tuple[str, ...], more: Mapping[str, Any]
+) -> str:
+    log = str(home.logs / "launchd.log")
+    says: dict[str, Any] = {
+        "Label": label,
+        "ProgramArguments": [
+            sys.executable,
+            "-P",
+            "-m",
+            "turnkeeper.constellation",
+            *command,
+            "--home",
+            str(home.root),
+        ],
+        "EnvironmentVariables": {name: environ[name] for name in ("PATH", "LANG") if name in environ},
+        "StandardOutPath": log,
+        "StandardErrorPath": log,
+        "Umask": 0o077,
+        "AbandonProcessGroup": True,
+    }
+    return plistlib.dumps({**says, **more}).decode()
+
+
+def agents_folder(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME", "~")).expanduser() / "Library" / "LaunchAgents"
+
+
+_FILES = {
+    ServiceManager.SYSTEMD: (systemd.unit_folder, systemd.units),
+    ServiceManager.LAUNCHD: (agents_folder, agents),
+}
 service = App("Run Turnkeeper as a service of systemd, or of launchd on macOS.")
 _Manager = Annotated[
     ServiceManager, typer.Option("--for", help="The service manager; by default that of this machine.")
 ]
 _THIS_MANAGER = ServiceManager.LAUNCHD if sys.platform == "darwin" else ServiceManager.SYSTEMD
+
+
+def write_service(manager: ServiceManager, home: Home, environ: Mapping[str, str]) -> list[Path]:
+    """Write the files of a home's service, overwriting older ones. Return the files."""
+    folder, texts = _FILES[manager]
+    return systemd.write_all(folder(environ), texts(home, environ))
+
+
+def remove_service(manager: ServiceManager, home: Home, environ: Mapping[str, str]) -> list[Path]:
+    """Remove the files of a home's service. Return the files that existed."""
+    folder, texts = _FILES[manager]
+    return systemd.remove_all(folder(environ), texts(home, environ))
 
 
 @service.command()
@@ -39,7 +106,7 @@ def install(manager: _Manager = _THIS_MANAGER) -> None:
     Example: turnkeeper service install
     """
     place = home()
-    written = _FILES[manager].install(place, os.environ)
+    written = write_service(manager, place, os.environ)
     for path in written:
         note(f"wrote {path}")
     if manager is ServiceManager.LAUNCHD:
@@ -58,7 +125,7 @@ def uninstall(manager: _Manager = _THIS_MANAGER) -> None:
     Example: turnkeeper service uninstall
     """
     homes = [Home(root=place) for place in home_places()]  # the home's services may be named after its former place
-    removed = [path for one in homes for path in _FILES[manager].uninstall(one, os.environ)]
+    removed = [path for one in homes for path in remove_service(manager, one, os.environ)]
     for path in removed:
         note(f"removed {path}")
     if not removed:

@@ -83,16 +83,6 @@ def unit_folder(environ: Mapping[str, str]) -> Path:
     return Path(config) / "systemd" / "user"
 
 
-def install(home: Home, environ: Mapping[str, str]) -> list[Path]:
-    """Write the units of a home, overwriting older ones. Return the files."""
-    return write_all(unit_folder(environ), units(home, environ))
-
-
-def uninstall(home: Home, environ: Mapping[str, str]) -> list[Path]:
-    """Remove the units of a home. Return the files that existed."""
-    return remove_all(unit_folder(environ), units(home, environ))
-
-
 def write_all(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write files into a folder, overwriting older ones. Return them."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.install import launchd
-from turnkeeper.constellation.supervisor.systemd import Notifier, for_daemons, install, uninstall, units
+from turnkeeper.constellation.install.service import ServiceManager, remove_service, write_service
+from turnkeeper.constellation.supervisor.systemd import Notifier, for_daemons, units
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_what_is_installed_can_be_taken_away_again(home: Home, environ: dict[str, str]):
-    written = install(home, environ)
+    written = write_service(ServiceManager.SYSTEMD, home, environ)
     assert [path.suffix for path in written] == [".service", ".service", ".timer", ".service", ".timer"]
-    assert install(home, environ) == written, "doing it twice changes nothing"
-    assert uninstall(home, environ) == written
-    assert uninstall(home, environ) == []
+    assert write_service(ServiceManager.SYSTEMD, home, environ) == written, "doing it twice changes nothing"
+    assert remove_service(ServiceManager.SYSTEMD, home, environ) == written
+    assert remove_service(ServiceManager.SYSTEMD, home, environ) == []
 
 
 def test_each_home_has_units_of_its_own(home: Home, environ: dict[str, str], tmp_path: Path):
@@ -49,7 +49,7 @@ def test_a_backup_is_made_daily_beside_the_home_which_a_restore_moves(environ: d
 
 def test_launchd_gets_the_same_three(environ: dict[str, str]):
     home = Home(root=Path('/srv/50% "of" <it> & é'))
-    written = launchd.install(home, environ)
+    written = write_service(ServiceManager.LAUNCHD, home, environ)
     assert {path.parent for path in written} == {Path(environ["HOME"]) / "Library" / "LaunchAgents"}
     service, heartbeat, backup = (plistlib.loads(path.read_bytes()) for path in written)
     for path, says in zip(written, (service, heartbeat, backup), strict=True):
@@ -70,13 +70,17 @@ def test_launchd_gets_the_same_three(environ: dict[str, str]):
     assert (heartbeat["ProgramArguments"][4:-2], heartbeat["StartInterval"]) == (["watchdog", "tick"], 120)
     assert backup["ProgramArguments"][4:7] == ["backup", "--keep", "7"]
     assert set(backup["StartCalendarInterval"]) == {"Hour", "Minute"}
-    assert launchd.install(home, environ) == written == launchd.uninstall(home, environ)
-    assert launchd.uninstall(home, environ) == []
+    assert (
+        write_service(ServiceManager.LAUNCHD, home, environ)
+        == written
+        == remove_service(ServiceManager.LAUNCHD, home, environ)
+    )
+    assert remove_service(ServiceManager.LAUNCHD, home, environ) == []
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_takes_them(home: Home, environ: dict[str, str], tmp_path: Path):
-    argv = ["systemd-analyze", "--user", "verify", *map(str, install(home, environ))]
+    argv = ["systemd-analyze", "--user", "verify", *map(str, write_service(ServiceManager.SYSTEMD, home, environ))]
     environment = os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)}  # without one it gives up before it looks
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
