@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.mailbox.reader import Reader, Row, envelope_row
+from agent_runtime.mailbox.inbox import Reader, Row, envelope_row
 from agent_runtime.store.database import MIGRATIONS
 from turnkeeper.bus.acks import AckLedger
 from turnkeeper.bus.envelope import Envelope, decode, encoded

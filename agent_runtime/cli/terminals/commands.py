@@ -11,9 +11,9 @@ import typer
 
 from agent_runtime.cli.rows import clipped
 from agent_runtime.mailbox import inbox as mailbox
+from agent_runtime.mailbox.inbox import Reader, envelope_row
 from agent_runtime.mailbox.outbox import send as put_out
 from agent_runtime.mailbox.pane import Pane
-from agent_runtime.mailbox.reader import Reader, envelope_row
 from agent_runtime.model.trigger import FIRST_AGENT, RESERVED
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped

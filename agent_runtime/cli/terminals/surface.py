@@ -10,7 +10,6 @@ SURFACE = Surface(
     also=(
         "agent_runtime.mailbox.inbox",
         "agent_runtime.mailbox.pane",
-        "agent_runtime.mailbox.reader",
         "agent_runtime.mailbox.shared_inbox",
     ),
 )

@@ -5,8 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent_runtime.mailbox.inbox import reading
-from agent_runtime.mailbox.reader import Reader
+from agent_runtime.mailbox.inbox import Reader, reading
 from tests.support.clock import START, ManualClock
 from turnkeeper.bus.envelope import shown
 from turnkeeper.clock import SystemClock
