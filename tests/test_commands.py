@@ -314,6 +314,17 @@ def test_a_value_is_read_as_typer_reads_it_though_pydantic_is_left_out_where_not
     assert compared > 5000
 
 
+def test_a_flag_can_be_negated_only_if_it_says_so(capsys: Any) -> None:
+    """Typer adds `--no-NAME` to each flag that is named by its parameter alone."""
+    declared, negated = set[str](), set[str]()
+    for path, command in COMMANDS.items():
+        for one in command.get_params(typer.Context(command, info_name=path[-1])):
+            negated |= set(one.secondary_opts)
+            declared |= {name for name in one.type_descriptor.parameter_info.param_decls or () if "/" in name}
+    assert {f"/{name}" for name in negated} == {name[name.index("/") :] for name in declared}
+    assert outcome("up", "--no-takeover", capsys=capsys)[0] == 2
+
+
 def test_typer_is_patched_nowhere_no_object_of_it_has_a_function_in_place_of_a_method() -> None:
     checked = 0
     for path, command in COMMANDS.items():

@@ -8,7 +8,18 @@ import pytest
 from agent_runtime.cli import approvals, rows
 from agent_runtime.model.approval import EXPIRED, AuthorDecision, answer_to, read_interrupt
 from turnkeeper.errors import InvalidInput
-from turnkeeper.rpc.forms import Question, approved, choices_in, from_dict, read, request_in, with_ids, with_tools
+from turnkeeper.rpc.forms import (
+    Question,
+    approved,
+    choices_in,
+    from_dict,
+    read,
+    request_in,
+    ways_of,
+    with_ids,
+    with_tools,
+)
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 SEND = {"name": "send", "args": {"text": "hi"}, "description": "harmless\x1b[31m"}
 CONFIG = {"action_name": "send", "allowed_decisions": ["approve", "edit", "reject"]}
@@ -183,3 +194,20 @@ def test_an_answer_that_is_no_option_is_refused_with_the_options(typed: str) -> 
 def test_a_question_that_nobody_answers_is_rejected_in_its_form(value: Any, given: Any) -> None:
     asked = read_interrupt("i", value, asks=read(value))
     assert answer_to(asked, "t", AuthorDecision(decision=EXPIRED, message="no answer within 1h")) == given
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "ways"),
+    [
+        ("permission", {"text": "hi"}, ["approve", "reject", "edit"]),
+        ("question", {"value": "which?"}, ["approve", "reject", "answer"]),
+        ("question", {"value": {"options": ["yes", "no"]}}, ["pick"]),
+        ("question", {"value": {"options": ["yes", "no"], "allows_text": True}}, ["pick", "answer"]),
+        ("question", read(INBOX).to_dict(), ["approve", "respond"]),  # type: ignore[union-attr]
+        ("question", read(DECISIONS).to_dict(), ["approve", "reject", "edit"]),  # type: ignore[union-attr]
+        ("question", read([INBOX, INBOX]).to_dict(), ["approve", "respond"]),  # type: ignore[union-attr]
+    ],
+)
+def test_a_row_and_a_message_are_decided_in_the_same_ways(kind: str, args: Any, ways: list[str]) -> None:
+    assert ways_of({"kind": kind, "args": args}) == ways
+    assert ways_of(wire.Interrupt(kind=kind, args_json=json.dumps(args))) == ways
