@@ -428,6 +428,7 @@ PROGRAMS = (
 )
 EACH_IN_A_FORK = """
 import os, sys
+import langchain_core.tools, pytest  # once for all forks
 from agent_runtime.graph.guard.identity import identity
 for program in sys.argv[1:]:
     if not (pid := os.fork()):
