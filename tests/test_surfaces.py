@@ -118,9 +118,9 @@ def test_no_other_module_names_a_surface_that_it_does_not_need() -> None:
 
 
 def copy_without(folder: Path, gone: Iterable[str]) -> Path:
-    """Make a copy of the program in which the folders of some surfaces are missing."""
+    """Make a copy of the program, of links to its files, in which the folders of some surfaces are missing."""
     for package in (*PACKAGES, "categories"):
-        shutil.copytree(ROOT / package, folder / package)
+        shutil.copytree(ROOT / package, folder / package, copy_function=os.symlink)
     for module in gone:
         shutil.rmtree(folder / module.replace(".", "/"), ignore_errors=True)
         for other in surfaces()[module].also:

@@ -4,6 +4,7 @@
 our modules, so that a fork finds ours in its copy, which `PYTHONPATH` names.
 """
 
+import gc
 import io
 import os
 import runpy
@@ -41,6 +42,7 @@ if __name__ == "__main__":
     os.environ.update(asked.environ)
     sys.path[:] = [asked.environ["PYTHONPATH"], *(one for one in sys.path if one not in {"", str(ROOT)})]
     open_streams()
+    gc.disable()  # most of these processes only import, and what they import stays
     code: object = 0
     try:
         main(*asked.argv)
