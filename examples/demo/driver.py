@@ -27,7 +27,6 @@ T = TypeVar("T")
 Record = dict[str, Any]
 OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running", "interrupted", "held"})
 PATIENCE_S = 30.0
-_POLL_S = 0.05
 _COMMAND_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 120.0
 _TAIL_LINES = 5
@@ -42,9 +41,11 @@ class Driver:
     Attributes:
         home: the state directory.
         patience_s: the default timeout of waits, in seconds.
+        poll_s: the seconds between two probes of a wait.
     """
 
     patience_s = PATIENCE_S
+    poll_s = 0.05
 
     def __init__(self, home: Home, environ: Mapping[str, str] = os.environ) -> None:
         self.home = home
@@ -79,7 +80,7 @@ class Driver:
     def until(self, what: str, probe: Callable[[], T], timeout_s: float | None = None) -> T:
         """Return the first truthy answer of `probe`. Raises TurnkeeperError after the timeout."""
         timeout_s = self.patience_s if timeout_s is None else timeout_s
-        if answer := self._clock.poll(probe, timeout_s=timeout_s, every_s=_POLL_S):
+        if answer := self._clock.poll(probe, timeout_s=timeout_s, every_s=self.poll_s):
             return answer
         raise TurnkeeperError(f"waited {timeout_s:.0f}s for {what}")
 

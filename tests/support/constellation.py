@@ -42,6 +42,8 @@ class Constellation(Driver):
         installed: True if every process starts as an installed program, and none is forked.
     """
 
+    poll_s = 0.1  # most probes are calls, each of which takes 12 ms of CPU on both sides
+
     def __init__(self, home: Home, environ: Mapping[str, str] = os.environ, *, installed: bool = False) -> None:
         super().__init__(home, environ)
         self.installed = installed
