@@ -36,6 +36,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo, ModelPrivateAttr
+from pydantic_core import PydanticUndefined
 
 from turnkeeper.entropy import SystemEntropy
 
@@ -44,7 +45,7 @@ MOST_KEPT = 256  # objects that cannot be weakly referenced
 DEEPEST = 60
 _PROCESS = SystemEntropy().hex(32)
 _NUMBERS = itertools.count()
-_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented))
+_PLAIN = frozenset({str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented)})
 _NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types and variables
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))  # nothing depends on them
 _OF_THREADS: Mapping[type, frozenset[str]] = {  # attributes that change with each use, and that no result depends on
@@ -160,9 +161,11 @@ class _Writer:
         self._values += 1
         if self._values > MOST_VALUES or len(self._around) > DEEPEST:
             raise _InexactError(f"it holds more than can be compared, in an object of {_name(kind)}")
-        cycles, self._around[key] = self._cycles, len(self._around)
-        digest = self._composite(value, self.held if outer else self.write)
-        del self._around[key]
+        cycles, digest = self._cycles, _FIXED.get(key)
+        if digest is None:
+            self._around[key] = len(self._around)
+            digest = self._composite(value, self.held if outer else self.write)
+            del self._around[key]
         if cycles == self._cycles:
             self._known[key] = value, digest
         return digest
@@ -170,7 +173,8 @@ class _Writer:
     def _composite(self, value: Any, inner: Callable[[Any], str]) -> str:
         kind = type(value)
         if (write := _WRITERS.get(kind)) is not None:
-            return _digest(kind.__name__, *write(self, value, inner))
+            empty = _EMPTY.get(id(kind), "")
+            return empty if empty and not value else _digest(kind.__name__, *write(self, value, inner))
         if isinstance(value, type):
             return _digest("class", *self._class(value, inner))
         if (origin := typing.get_origin(value)) is not None:
@@ -190,7 +194,8 @@ class _Writer:
         offsets = sum(getattr(kind, at) > getattr(base, at) for at in ("__dictoffset__", "__weakrefoffset__"))
         hidden = kind.__basicsize__ - base.__basicsize__ - _WORD * (slots + offsets)
         shadowed = any(type(vars(one).get("__dict__")) not in {type(None), *_MEMBERS} for one in kind.__mro__)
-        if len(bases) > 1 or base not in _BASES or hidden > 0 or shadowed or kind is object or _is_client(value):
+        is_client = isinstance(value, Runnable) and not isinstance(value, BaseTool)  # a model or a graph: it changes
+        if len(bases) > 1 or base not in _BASES or hidden > 0 or shadowed or kind is object or is_client:
             raise _InexactError(f"it holds an object of {_name(kind)}, whose content cannot be compared")
         parts = [part for key, held in sorted(_fields(value).items()) for part in (key, self.write(held))]
         if base is not object:
@@ -206,8 +211,8 @@ class _Writer:
             for name, one in vars(kind).get("__annotations__", {}).items():
                 parts += [name, self._annotation(one, inner)]
         for name, held in sorted(vars(kind).items()):
-            is_machinery = name.startswith("__pydantic_") and name != "__pydantic_fields__"
-            if name not in _NOT_CODE and not is_machinery and type(held) not in _MEMBERS:
+            is_code = name not in _NOT_CODE and (name == "__pydantic_fields__" or not name.startswith("__pydantic_"))
+            if is_code and type(held) not in _MEMBERS:
                 parts += [name, inner(held)]
         return parts
 
@@ -224,15 +229,15 @@ class _Writer:
         return [self._annotation(value.annotation, inner), *map(self.write, held)]
 
     def _function(self, value: types.FunctionType, inner: Callable[[Any], str]) -> list[str]:
-        held = [value.__defaults__ or (), *_cells(value), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-        names = [*(value.__kwdefaults__ or {}), *vars(value)]
+        named = [*(value.__kwdefaults__ or {}).items(), *vars(value).items()]
+        held = [value.__defaults__ or (), *map(_content, value.__closure__ or ()), *(one for _, one in named)]
         where = value.__globals__
         about = (value.__module__, value.__qualname__, value.__name__, value.__doc__)
         module = sys.modules.get(str(where.get("__name__")))
         if module is None or vars(module) is not where:  # code with variables that no other code shares
             held += [where[name] for name in sorted(_names(value.__code__)) if name in where]
             held += [] if _builtins_of(where) is vars(builtins) else [_builtins_of(where)]
-        return [*map(str, about), _code(value.__code__), *names, *map(inner, held)]
+        return [*map(str, about), _code(value.__code__), *(name for name, _ in named), *map(inner, held)]
 
     def _module(self, value: types.ModuleType, _inner: Any) -> list[str]:
         if sys.modules.get(value.__name__) is not value:
@@ -253,9 +258,6 @@ class _Writer:
     def _items(self, value: Any, _inner: Any) -> list[str]:
         return [*map(self.write, value)]
 
-    def _set(self, value: Any, _inner: Any) -> list[str]:
-        return sorted(map(self.write, value))
-
     def _mapping(self, value: Mapping[Any, Any], _inner: Any) -> list[str]:
         return [part for pair in value.items() for part in map(self.write, pair)]
 
@@ -275,8 +277,7 @@ _BASES: Mapping[type, Callable[[Any], Any]] = {
 _WRITERS: Mapping[type, Callable[[_Writer, Any, Callable[[Any], str]], list[str]]] = {
     list: _Writer._items,  # noqa: SLF001
     tuple: _Writer._items,  # noqa: SLF001
-    set: _Writer._set,  # noqa: SLF001
-    frozenset: _Writer._set,  # noqa: SLF001
+    **dict.fromkeys((set, frozenset), lambda writer, value, _inner: sorted(map(writer.write, value))),
     deque: lambda writer, value, _inner: [str(value.maxlen), *map(writer.write, value)],
     dict: _Writer._mapping,  # noqa: SLF001
     types.MappingProxyType: _Writer._mapping,  # noqa: SLF001
@@ -338,12 +339,8 @@ def _makes(module: types.ModuleType, variable: str) -> bool:
     except (OSError, TypeError, SyntaxError):  # a module without a source
         return False
     assigned = [one for one in nodes if isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Call)]
-    targets = [node for one in assigned for target in _targets(one) for node in ast.walk(target)]
-    return any(isinstance(one, ast.Name) and one.id == variable for one in targets)
-
-
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
+    targets = [target for one in assigned for target in (one.targets if isinstance(one, ast.Assign) else [one.target])]
+    return any(isinstance(node, ast.Name) and node.id == variable for target in targets for node in ast.walk(target))
 
 
 def _builtins_of(where: Mapping[str, Any]) -> Any:
@@ -381,15 +378,6 @@ def _layout(kinds: tuple[type, ...]) -> tuple[list[tuple[int, str, Any]], frozen
     members = [(number, *member) for number, kind in enumerate(kinds) for member in vars(kind).items()]
     slots = [one for one in members if type(one[2]) is types.MemberDescriptorType]
     return slots, frozenset(name for _, name, member in members if isinstance(member, functools.cached_property))
-
-
-def _is_client(value: Any) -> bool:
-    """Return whether a value is a model or a graph, which change while they run."""
-    return isinstance(value, Runnable) and not isinstance(value, BaseTool)
-
-
-def _cells(function: types.FunctionType) -> list[Any]:
-    return [_content(cell) for cell in function.__closure__ or ()]
 
 
 def _content(cell: types.CellType) -> Any:
@@ -475,3 +463,9 @@ def _is_exact_zone(zone: Any) -> bool:
     if type(zone) is ZoneInfo:
         return zone.key is not None and ZoneInfo(zone.key) is zone
     return type(zone) in {type(None), timezone}
+
+
+# The digests of what no program can change: empty containers, by the id of their class, and the library's own classes.
+_EMPTY = {id(kind): _digest(kind.__name__) for kind in (list, tuple, set, frozenset, dict)}
+_FIXED: dict[int, str] = {}
+_FIXED |= {id(one): _Writer().write(one) for one in (*_LIBRARY, PydanticUndefined)}

@@ -357,6 +357,43 @@ def test_a_field_or_a_cell_that_changes_makes_another_tool() -> None:
     assert {identity(sends).digest, identity(bound_to).digest}.isdisjoint(before)
 
 
+@pytest.mark.parametrize(
+    ("held", "fill"),
+    [([], lambda held: held.append(1)), ({}, lambda held: held.update(a=1)), (set(), lambda held: held.add(1))],
+)
+def test_a_tool_that_held_nothing_is_another_tool_after_it_holds_something(
+    held: Any, fill: Callable[[Any], None]
+) -> None:
+    sends = closing_over(held)
+    empty = identity(sends).digest
+    fill(held)
+    filled = identity(sends).digest
+    held.clear()
+    assert filled != empty == identity(sends).digest
+
+
+def test_empty_containers_of_different_classes_are_not_the_same() -> None:
+    kinds = (list, tuple, set, frozenset, dict, deque, type("Mine", (list,), {}))
+    assert len({identity(closing_over(kind())).digest for kind in kinds}) == len(kinds)
+
+
+def test_a_field_of_a_schema_that_gets_a_default_makes_another_tool() -> None:
+    sends = of_schema(str)
+    before = identity(sends).digest
+    sends.args_schema.model_fields["text"].default = "mallory"  # type: ignore[union-attr]
+    assert identity(sends).digest != before
+
+
+def test_a_class_of_an_author_that_has_the_name_of_a_librarys_class_counts_with_its_content() -> None:
+    class Named(Send):
+        __module__, __qualname__ = StructuredTool.__module__, StructuredTool.__qualname__
+
+    sends = Named()
+    before = identity(sends).digest
+    Named._run = lambda _self, text: text.upper()  # type: ignore[method-assign,assignment]
+    assert identity(sends).digest != before
+
+
 def test_a_tool_that_holds_what_cannot_be_compared_is_bound_to_its_object() -> None:
     client = object()
     one, other = closing_over(client), closing_over(client)
