@@ -79,7 +79,8 @@ class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         if not turn.asks:
             return [tool for tool in tools if not (self._is_outside(tool, turn) or self._asks(tool))]
         hidden = [tool for tool in tools if self._is_outside(tool, turn)] if turn.category.outside == "hide" else []
-        named = "\n".join(_in_a_line(tool) for tool in hidden if isinstance(tool, BaseTool))
+        ours = [tool for tool in hidden if isinstance(tool, BaseTool)]
+        named = "\n".join(f"{tool.name}({', '.join(tool.args)}): {tool.description.splitlines()[0]}" for tool in ours)
         offers = list[Offer]()
         for tool in tools:
             if not isinstance(tool, BaseTool):
@@ -108,10 +109,6 @@ class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
 def _described(tool: BaseTool, text: str) -> BaseTool:
     return tool.model_copy(update={"description": text})
-
-
-def _in_a_line(tool: BaseTool) -> str:
-    return f"{tool.name}({', '.join(tool.args)}): {tool.description.splitlines()[0]}"
 
 
 def system_prompt(turn: TurnContext, role: str = "") -> str:

@@ -402,10 +402,10 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(context.thread_id))
         return given, str((snapshot.metadata or {}).get(BEFORE, ""))
 
-    async def _parts(
+    def _parts(
         self, given: Any, context: TurnContext, before: str, progress: _Progress, control: RunControl
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Run the graph; yield its states and custom events. The events that a client's run asks for are recorded."""
+        """Run the graph; return its states and custom events. The events that a client's run asks for are recorded."""
         run = json.loads(context.run_json or "{}")
         recorder = self._events.begin(context, run) if self._events is not None and run else None
         # An author's graph may ask to be woken, even from a subgraph. Streaming that costs more tasks.
@@ -421,11 +421,8 @@ class Engine:
             control=control,
             **{name: run[name] for name in stops.WHEN if run.get(name)},
         )
-        async for part in stream:
-            if recorder is not None:
-                recorder.take(part)
-            if part["type"] in {"values", "custom"}:
-                yield part
+        parts: AsyncIterator[Mapping[str, Any]] = stream if recorder is None else recorder.recorded(stream)
+        return parts
 
     async def _stream(
         self, order: Order, context: TurnContext, mark: str, progress: _Progress, control: RunControl

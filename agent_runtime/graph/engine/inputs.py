@@ -66,13 +66,10 @@ def outgrown(messages: Sequence[AnyMessage], window: Window = OF_AUTHOR) -> list
     """
     begins = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
     last = begins[-1:] if window.keeps_last else [len(messages)]
-    fits = [at for at in begins[-window.turns :] if _fits(messages[at:], window)]
+    few = [at for at in begins[-window.turns :] if len(messages) - at <= window.messages]
+    fits = [at for at in few if sum(map(size, messages[at:])) <= window.chars]
     kept_from = min([*fits, *last], default=0)
     return [RemoveMessage(id=message.id) for message in messages[:kept_from] if message.id]
-
-
-def _fits(messages: Sequence[AnyMessage], window: Window) -> bool:
-    return len(messages) <= window.messages and sum(map(size, messages)) <= window.chars
 
 
 def size(message: AnyMessage) -> int:
@@ -153,7 +150,7 @@ class InputSchema:
     made: TypeAdapter[Any] | None = None
     keeps_state: bool = True
 
-    @property
+    @cached_property
     def takes_messages(self) -> bool:
         """True if the prompt is given as a message."""
         return any(field.name == MESSAGES for field in self.fields)

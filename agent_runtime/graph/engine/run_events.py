@@ -7,7 +7,7 @@ a store, a ring also holds the events of runs elsewhere, while it has readers.
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -217,6 +217,13 @@ class Recorder:
 
     def add(self, mode: str, data: Any, namespace: tuple[str, ...] = ()) -> None:
         self._ring.add(self._turn_id, mode, data, namespace)
+
+    async def recorded(self, stream: AsyncIterator[Mapping[str, Any]]) -> AsyncIterator[Mapping[str, Any]]:
+        """Record the parts of a graph's stream; yield its states and custom events."""
+        async for part in stream:
+            self.take(part)
+            if part["type"] in {"values", "custom"}:
+                yield part
 
     def take(self, part: Mapping[str, Any]) -> None:
         """Record a part of the graph's stream."""

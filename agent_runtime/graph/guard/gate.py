@@ -331,7 +331,8 @@ class Gate:
         if (turn.unanswered or not turn.asks) and not call.was_asked(turn.asked):
             return NOBODY_THERE if turn.asks else ONLY_READS
         why = _why(request, turn, verdict, foreign=self._is_foreign(request))
-        call = replace(call, arg_hashes=_hashes(request.args), once_only=self._once_only(request, turn, verdict))
+        hashes = {name: write({name: value}).digest for name, value in request.args.items()}
+        call = replace(call, arg_hashes=hashes, once_only=self._once_only(request, turn, verdict))
         if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
             why += f"; inside it may call {', '.join(inner)}: each is judged by itself"
         answer = _decided(kind, call, why, turn.thread_id)
@@ -359,10 +360,6 @@ class Gate:
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
         scope, effect = self.named(request)
         return Admitted(args=args, context=approve_once(scope, effect, args, turn))
-
-
-def _hashes(args: Mapping[str, Any]) -> dict[str, str]:
-    return {name: write({name: value}).digest for name, value in args.items()}
 
 
 def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, *, foreign: bool) -> str:
