@@ -1,11 +1,14 @@
-"""Changes to how LangGraph saves the results of tasks, and to how LangChain's agents trace their hooks."""
+"""Changes to how LangGraph saves task results, and to what LangChain does around each hook and each of its methods."""
 
 from collections.abc import Iterator
-from functools import wraps
+from functools import lru_cache, wraps
+from types import MethodType
 from typing import Any
 
 import langsmith
 from langchain.agents import factory
+from langchain_core.language_models import chat_models
+from langchain_core.tools import base
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 from langsmith.utils import tracing_is_enabled
 
@@ -36,6 +39,7 @@ async def _accept_push(self: AsyncPregelLoop, task: Any, index: int, call: Any =
 
 
 _ACCEPT_PUSH = AsyncPregelLoop.aaccept_push
+_PARAMETERS = "_signature_parameters"
 
 
 def _traced_if_asked(*args: Any, **options: Any) -> Any:
@@ -57,8 +61,24 @@ def _traced_if_asked(*args: Any, **options: Any) -> Any:
     return decorate
 
 
+def _read_once(read: Any) -> Any:
+    """Read the signature of one of LangChain's own methods once, instead of in each call of a model or a tool."""
+    known = lru_cache(64)(lambda function: read(MethodType(function, function)))
+
+    @wraps(read)
+    def run(called: Any) -> Any:
+        function = getattr(called, "__func__", None)
+        is_of_library = str(getattr(function, "__module__", "")).startswith("langchain_core.")
+        return known(function) if is_of_library else read(called)
+
+    return run
+
+
 def apply() -> None:
     """Make the changes, for this process."""
     setattr(AsyncPregelLoop, "aaccept_push", _accept_push)  # noqa: B010  there is no other place between two tasks
     setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a loop that saves sets its own
     setattr(factory, "traceable", _traced_if_asked)  # noqa: B010  the type checker refuses a plain assignment
+    for module, name in ((chat_models, _PARAMETERS), (base, _PARAMETERS), (base, "_get_runnable_config_param")):
+        if hasattr(module, name):
+            setattr(module, name, _read_once(getattr(module, name)))
