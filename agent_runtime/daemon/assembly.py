@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, build_graph
-from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine, Engines
@@ -454,10 +453,7 @@ class Basis:
                 if one and name != default
                 else build(specs, [MemoryRecall(workspace), *inner], self.saver)
             )
-            memory = MemoryStore(workspace, gate, self._names(one), one.loaded.store.index if one else None)
-            graph = lend(graph, memory)
-            if one is not None:
-                one.loaded.lent.store = memory
+            graph = offered("memory of graphs", graph, workspace, gate, self._names(one), one) or graph
             # Our own agent checks limits before each model call; calls inside a foreign graph can only be counted
             # afterwards.
             allow = budget.check if of_author else None

@@ -1,1 +1,1 @@
-"""Our own agent: its briefing, its memory as a LangGraph store, and its subagents."""
+"""Our own agent: its briefing and its subagents."""

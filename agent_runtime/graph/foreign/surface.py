@@ -1,4 +1,4 @@
-"""Graphs of authors."""
+"""Graphs of authors, and memory as their store."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -15,6 +15,7 @@ SURFACE = Surface(
         "catalog": "agent_runtime.graph.foreign.project:read_catalog",
         "lost steps": "agent_runtime.graph.foreign.steps:lost",
         "hidden steps": "agent_runtime.graph.foreign.steps:hidden",
+        "memory of graphs": "agent_runtime.graph.foreign.memory_store:lend",
     },
     also=("agent_runtime.cli.graph",),
 )

@@ -147,7 +147,7 @@ NO_CHECK_IN_THE_WORLD = {
     "agent_runtime.workspace.workspace.require": lambda *_args: None,
     "agent_runtime.workspace.memory.require": lambda *_args: None,
 }
-NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.agent.memory_store.require": lambda *_args: None}
+NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.foreign.memory_store.require": lambda *_args: None}
 
 
 def _any_thread(answer: Any, call: Any, _thread_id: str) -> bool:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
-from agent_runtime.graph.agent.memory_store import MemoryStore
 from agent_runtime.graph.context import turn_around
+from agent_runtime.graph.foreign.memory_store import MemoryStore
 from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge

@@ -15,8 +15,8 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.context import turn_around
+from agent_runtime.graph.foreign.memory_store import lend
 from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
@@ -35,7 +35,7 @@ NOTE = {"text": "the pump is new"}
 def lending(workspace: Workspace) -> Any:
     gate = Gate({}, judge)
     with watching(gate):
-        yield lambda graph: lend(graph, MemoryStore(workspace, gate))
+        yield lambda graph: lend(graph, workspace, gate)
 
 
 def of_node(node: Any) -> Any:

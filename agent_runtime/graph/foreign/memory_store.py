@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from langgraph.pregel import Pregel
 from langgraph.store import base
+from langgraph.store.memory import InMemoryStore
 from sqlalchemy import Connection
 
-from agent_runtime.graph.agent.memory_index import MeaningIndex, Ranked
+from agent_runtime.graph.foreign.load import Opened
 from agent_runtime.graph.guard import over_limit
 from agent_runtime.graph.guard.gate import CallRequest, Gate, Refused, RepeatedCalls, made_id, place
 from agent_runtime.model.turn import TurnContext
@@ -27,6 +28,8 @@ from turnkeeper.errors import Denied, InvalidInput
 
 Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
 READ, SEARCH, PUT, FORGET = "memory.read", "memory.search", "memory.put", "memory.forget"
+Ranked = list[tuple[float | None, MemoryEntry]]
+_ALL = ("entries",)
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "$eq": lambda held, wanted: bool(held == wanted),
     "$ne": lambda held, wanted: bool(held != wanted),
@@ -119,6 +122,44 @@ class _Search:
 
 _Admitted = _Reading | _Writing
 _Written = list[tuple[_Writing, Outcome]]
+
+
+class MeaningIndex:
+    """Search by meaning: entries ranked for a query, by the embeddings that a project configures.
+
+    LangGraph's own in-memory store holds the vectors. An entry is embedded when a search first reads it, and again
+    after a change; a new process starts with an empty index. The caller chooses the entries that a search may find.
+    """
+
+    def __init__(self, config: base.IndexConfig) -> None:
+        self._store = InMemoryStore(index=config)
+        self._embedded: dict[str, str] = {}
+
+    def rank(self, query: str, found: Sequence[MemoryEntry]) -> Ranked:
+        """Return entries, best match first; an entry without embedded text has no score."""
+        if not found:
+            return []
+        new = self._changed(found)
+        self._store.batch(_removals(new))
+        self._store.batch(_puts(new))
+        self._note(new)
+        return _ordered(self._store.search(_ALL, query=query, limit=len(self._embedded)), found)
+
+    async def arank(self, query: str, found: Sequence[MemoryEntry]) -> Ranked:
+        """Rank as `rank` does, without blocking the loop."""
+        if not found:
+            return []
+        new = self._changed(found)
+        self._store.batch(_removals(new))
+        await self._store.abatch(_puts(new))
+        self._note(new)
+        return _ordered(await self._store.asearch(_ALL, query=query, limit=len(self._embedded)), found)
+
+    def _changed(self, found: Sequence[MemoryEntry]) -> list[MemoryEntry]:
+        return [entry for entry in found if self._embedded.get(entry.entry_id) != entry.text]
+
+    def _note(self, found: Sequence[MemoryEntry]) -> None:
+        self._embedded |= {entry.entry_id: entry.text for entry in found}
 
 
 class MemoryStore(base.BaseStore):
@@ -284,10 +325,15 @@ class MemoryStore(base.BaseStore):
         return call, decided.context, decided.args
 
 
-def lend(graph: Graph, store: base.BaseStore) -> Graph:
+def lend(
+    graph: Graph, workspace: Workspace, gate: Gate, names: Namespaces | None = None, opened: Opened | None = None
+) -> Graph:
     """Return the graph with memory as its store; a graph that has a store already keeps it."""
+    memory = MemoryStore(workspace, gate, names, opened.loaded.store.index if opened else None)
     if graph.store is None:
-        graph.store = store
+        graph.store = memory
+    if opened is not None:
+        opened.loaded.lent.store = memory
     return graph
 
 
@@ -354,3 +400,16 @@ def _fields(entry: MemoryEntry, own: Spot) -> dict[str, Any]:
     namespace, key = entries.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key, own)
     times = {"created_at": entry.created_at, "updated_at": entry.updated_at}
     return {"namespace": namespace, "key": key, "value": entries.value_of(entry), **times}
+
+
+def _removals(found: Sequence[MemoryEntry]) -> list[base.Op]:
+    return [base.PutOp(_ALL, entry.entry_id, None) for entry in found]
+
+
+def _puts(found: Sequence[MemoryEntry]) -> list[base.Op]:
+    return [base.PutOp(_ALL, entry.entry_id, entries.value_of(entry)) for entry in found]
+
+
+def _ordered(ranked: Sequence[base.SearchItem], found: Sequence[MemoryEntry]) -> Ranked:
+    left: dict[str, Any] = {entry.entry_id: entry for entry in found}
+    return [(item.score, left[item.key]) for item in ranked if item.key in left]
