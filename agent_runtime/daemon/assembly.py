@@ -26,7 +26,7 @@ from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_
 from agent_runtime.graph.models.make import known_secrets, make_model
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
-from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
+from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.graphs import Graphs
 from agent_runtime.model.signal import Signal
@@ -344,7 +344,6 @@ class Basis:
         specs = self._tools(workspace, messages, store, loops, subagents)
         engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
         common: dict[str, Any] = {"store": store, "log": log, "failpoints": failpoints}
-        around: dict[str, Any] = {"home": self.home, "clock": self.clock, "entropy": self.entropy, "log": self.log}
         parts = turns.Parts(
             **common,
             engines=engines,
@@ -355,10 +354,11 @@ class Basis:
             settings=self.settings,
             exceptions=excepted,
         )
+        around = (self.home, clock, self.entropy, log)
         working = worker.Worker(
             parts,
             terminal_deliveries=deliveries,
-            outboxes=Outboxes(store, acceptor, mailboxes, categories, failpoints=failpoints, **around),
+            outboxes=offered("outboxes", store, acceptor, mailboxes, categories, failpoints, *around),
             handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
             home=self.home,
             arrived=arrived,

@@ -12,12 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.mailbox.outbox import agents_with_inboxes, natural, send
+from agent_runtime.mailbox.outbox import send
 from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
 from turnkeeper.bus.durable_writes import GroupingFiles, ns_of
 from turnkeeper.bus.envelope import Envelope, decode
-from turnkeeper.bus.folders import REASON
+from turnkeeper.bus.folders import REASON, agents_with_inboxes, natural
 from turnkeeper.bus.inbox import Claimed, Inbox, Put, Quarantine
 from turnkeeper.bus.inbox import open_inbox as open_folders
 from turnkeeper.bus.seals import LARGEST_FILE, unsealed

@@ -12,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agent_runtime.mailbox.outbox import agents_with_inboxes
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.lease import Lease
 from agent_runtime.model.trigger import NOT_AGENTS, EncodedTrigger, Trigger, TriggerHeader, from_envelope, header_of
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Encoded, Envelope, encoded
-from turnkeeper.bus.folders import EnvelopeState, envelope_states
+from turnkeeper.bus.folders import EnvelopeState, agents_with_inboxes, envelope_states
 from turnkeeper.bus.inbox import Claimed, Inbox, Put, open_inbox
 from turnkeeper.bus.seals import make_first_key
 from turnkeeper.clock import Clock

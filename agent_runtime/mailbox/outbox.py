@@ -31,7 +31,7 @@ from turnkeeper.bus.folders import REASON
 from turnkeeper.bus.inbox import OUTGOING
 from turnkeeper.bus.letters import LONGEST_MESSAGE, MOST_HOPS, letter_key, put_letter
 from turnkeeper.clock import Clock
-from turnkeeper.config.home import AGENT, Home
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Exhausted, InvalidInput, TurnkeeperError
 from turnkeeper.storage.files import machine_errors
@@ -272,16 +272,3 @@ def _refuse_odd(found: os.stat_result) -> None:
     ):
         if wrong:
             raise InvalidInput(what, where="file")
-
-
-def agents_with_inboxes(home: Home) -> list[str]:
-    """Return the agents that have an inbox, by name, with numbers in numeric order."""
-    folder = home.inbox("agent0").parent
-    found = [name for name in os.listdir(folder) if AGENT.fullmatch(name)] if folder.is_dir() else []
-    return sorted((name for name in found if (folder / name).is_dir()), key=natural)
-
-
-def natural(name: str) -> tuple[str, int]:
-    """Return the sort key of an agent's name, which puts numbers in numeric order."""
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or -1)

@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from agent_runtime.mailbox.acceptor import TerminalDeliveries
-from agent_runtime.mailbox.agent_messages import Outboxes
 from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.lease import Fenced, under
@@ -116,14 +115,17 @@ class Worker:
         parts: Parts,
         *,
         terminal_deliveries: TerminalDeliveries,
-        outboxes: Outboxes,
+        outboxes: Any,
         handoffs: HandoffIntake,
         home: Home,
         arrived: Signal,
         clock: Clock,
         most_at_once: int,
     ) -> None:
-        """Run at most `most_at_once` turns at a time. `arrived` signals new envelopes in an inbox."""
+        """Run at most `most_at_once` turns at a time. `arrived` signals new envelopes in an inbox.
+
+        `outboxes` takes messages of agents in terminals; it is None if that part was removed.
+        """
         self._terminal_deliveries = terminal_deliveries
         self._outboxes = outboxes
         self._agent_messages = parts.agent_messages
@@ -180,7 +182,8 @@ class Worker:
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
         self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
-        self._taking = asyncio.create_task(self._outboxes.run(), name="outboxes")
+        if self._outboxes is not None:
+            self._taking = asyncio.create_task(self._outboxes.run(), name="outboxes")
         self._timing = asyncio.create_task(self._deadlines.run(), name="deadlines")
 
     async def _go_on(self) -> int:

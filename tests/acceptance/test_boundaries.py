@@ -23,8 +23,8 @@ import pytest_asyncio
 from langchain_core.messages import AIMessage
 
 from agent_runtime.graph.models.make import take_keys
-from agent_runtime.mailbox.agent_messages import Outboxes
 from agent_runtime.mailbox.outbox import Outbox
+from agent_runtime.mailbox.outboxes import Outboxes
 from agent_runtime.mailbox.pane import Pane
 from agent_runtime.model.trigger import Trigger, from_meta, to_envelope
 from agent_runtime.permissions.categories import Categories
@@ -151,7 +151,7 @@ def _whoever_sent_it(envelope: Envelope) -> Trigger:
     "a shutdown in an outbox",
     {
         "agent_runtime.mailbox.outbox._SENT": frozenset({"shutdown"}),
-        "agent_runtime.mailbox.agent_messages.Outboxes._deliver": _posted,
+        "agent_runtime.mailbox.outboxes.Outboxes._deliver": _posted,
         "agent_runtime.turns.worker.MAY_END": frozenset({"codex"}),
     },
 )
@@ -179,7 +179,7 @@ def _fire(ground: Ground, **fields: Any) -> Envelope:
     {
         "agent_runtime.mailbox.outbox._SENT": frozenset({"fire"}),
         "agent_runtime.mailbox.outbox._meta": lambda given, _kind: given,
-        "agent_runtime.mailbox.agent_messages.Outboxes._deliver": _posted,
+        "agent_runtime.mailbox.outboxes.Outboxes._deliver": _posted,
         "agent_runtime.turns.worker.from_envelope": _whoever_sent_it,
     },
 )
@@ -192,7 +192,7 @@ async def _(ground: Ground) -> Effects:
     "a message in an outbox for an agent other than agent0",
     {
         "agent_runtime.mailbox.outbox._checked": Envelope.checked,
-        "agent_runtime.mailbox.agent_messages.Outboxes._deliver": _delivered_to_whom_it_names,
+        "agent_runtime.mailbox.outboxes.Outboxes._deliver": _delivered_to_whom_it_names,
         "agent_runtime.turns.worker.from_envelope": _whoever_sent_it,
     },
 )

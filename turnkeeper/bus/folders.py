@@ -23,6 +23,7 @@ from turnkeeper.bus.durable_writes import ns_of, writer_of
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock
+from turnkeeper.config.home import AGENT, Home
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput
 from turnkeeper.storage.files import Files
 from turnkeeper.times import to_us
@@ -320,3 +321,16 @@ def _size(entry: "os.DirEntry[str]") -> int:
         return entry.stat(follow_symlinks=False).st_size
     except FileNotFoundError:
         return 0  # a process has claimed it
+
+
+def agents_with_inboxes(home: Home) -> list[str]:
+    """Return the agents that have an inbox, by name, with numbers in numeric order."""
+    folder = home.inbox("agent0").parent
+    found = [name for name in os.listdir(folder) if AGENT.fullmatch(name)] if folder.is_dir() else []
+    return sorted((name for name in found if (folder / name).is_dir()), key=natural)
+
+
+def natural(name: str) -> tuple[str, int]:
+    """Return the sort key of an agent's name, which puts numbers in numeric order."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or -1)

@@ -1,4 +1,4 @@
-"""Agents in terminals: commands that read an inbox, and put envelopes back."""
+"""Agents in terminals: commands that read an inbox and put envelopes back, and the messages that agents send."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -7,8 +7,11 @@ SURFACE = Surface(
     name="terminals",
     place=22,
     commands={"inbox": _INBOX},
+    offers={"outboxes": "agent_runtime.mailbox.outboxes:Outboxes"},
     also=(
         "agent_runtime.mailbox.inbox",
+        "agent_runtime.mailbox.outbox",
+        "agent_runtime.mailbox.outboxes",
         "agent_runtime.mailbox.pane",
         "agent_runtime.mailbox.shared_inbox",
     ),

@@ -9,9 +9,10 @@ import pytest
 import pytest_asyncio
 from langchain_core.messages import AIMessage
 
-from agent_runtime.mailbox import agent_messages
-from agent_runtime.mailbox.agent_messages import MOST_A_MINUTE, thread_of
+from agent_runtime.mailbox import outboxes
+from agent_runtime.mailbox.agent_messages import thread_of
 from agent_runtime.mailbox.inbox import reading
+from agent_runtime.mailbox.outboxes import MOST_A_MINUTE
 from agent_runtime.store import mail
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again
 from tests.support.clock import ManualClock
@@ -209,7 +210,7 @@ async def test_a_folder_that_is_a_link_or_carries_a_reserved_name_is_not_taken_f
 async def test_without_the_list_of_reserved_names_a_folder_speaks_as_the_author(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_messages, "RESERVED", frozenset())
+    monkeypatch.setattr(outboxes, "RESERVED", frozenset())
     folder = bench.home.inbox("author") / "outbox"
     folder.mkdir(parents=True, mode=0o700)
     folder.parent.chmod(0o700)

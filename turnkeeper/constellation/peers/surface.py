@@ -21,4 +21,5 @@ SURFACE = Surface(
             Panel.HOME,
         ),
     },
+    needs=("terminals",),
 )
