@@ -4,15 +4,13 @@ The stream of bridged events serves one call at a time. The names that it asks t
 """
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import asdict, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.graph.engine.model_output import GraphReport, Listener, LiveOutput, OutputPiece, RunningCall
+from agent_runtime.graph.engine.model_output import Listener, LiveOutput, OutputPiece
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.turn import EventRecord
 from agent_runtime.service.reads import Changed, changed_turns, conversation_turns, newest_turns
@@ -21,10 +19,9 @@ from agent_runtime.store import turn_events, turn_reads
 from agent_runtime.store.turn_events import MOST_SENT, NAMES, REVIEWS
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
-from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.callers import DAEMON, current
 from turnkeeper.rpc.channel import Greeting
-from turnkeeper.storage.server.handover import FOLLOWED, WORDS
 from turnkeeper.storage.statements import number_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -169,88 +166,6 @@ async def _listening(channel: str, store: Store, live: LiveOutput | None, seen: 
             yield listener
         finally:
             relaying.cancel()
-
-
-FOLLOW_S = 1.0  # between two announcements of followed channels
-IDLE_S = 3600.0
-FOLLOWED_S = 5.0  # lifetime of an announcement
-PIECE_S = 0.1  # between two pieces
-LONGEST_PIECE = 500  # characters: at most twelve bytes each, as JSON
-LONGEST_ARGS = 6000  # bytes of a call's arguments; longer ones are omitted
-Tell = Callable[[str, str], Awaitable[object]]
-
-
-class Relay:
-    """Forwards text of running turns to the machines that follow them, and receives text from those machines.
-
-    A follower announces itself each second. Lost text arrives later with the turn, from the store.
-    """
-
-    def __init__(self, live: LiveOutput, tell: Tell, clock: Clock, *, node: str) -> None:
-        """`tell` sends a text on a notification channel; `node` is this process's name among the machines."""
-        self._live, self._tell, self._clock, self._node = live, tell, clock, node
-        self._until: dict[str, float] = {}
-        self._passing: dict[str, asyncio.Task[None]] = {}
-
-    async def run(self) -> None:
-        """Announce the channels that are followed here, until cancelled."""
-        try:
-            while True:
-                news = self._live.read.next()
-                for channel in list(self._live.readers):
-                    await self._say(FOLLOWED, {"channel": channel})
-                await self._clock.wait(news, FOLLOW_S if self._live.readers else IDLE_S)
-        finally:
-            for task in self._passing.values():
-                task.cancel()
-
-    def heard(self, channel: str, said: str) -> None:
-        """Process a notification."""
-        if channel not in {FOLLOWED, WORDS} or (told := json.loads(said))["node"] == self._node:
-            return
-        of = told["channel"]
-        if channel == WORDS:
-            self._live.hear(of, _heard_piece(told["piece"]))
-            return
-        self._until[of] = self._clock.monotonic() + FOLLOWED_S
-        if of not in self._passing:
-            self._passing[of] = asyncio.create_task(self._pass_on(of), name=f"pass-on-{of}")
-            self._passing[of].add_done_callback(lambda _task: self._passing.pop(of, None))
-
-    async def _pass_on(self, channel: str) -> None:
-        with self._live.listen(channel, passes_on=True) as listener:
-            while self._until[channel] > self._clock.monotonic():
-                news = listener.changed.next()
-                for piece in listener.news(lambda _turn_id, _after: True):
-                    for part in _parts(piece):
-                        await self._say(WORDS, {"channel": channel, "piece": asdict(part)})
-                        await self._clock.sleep(PIECE_S)
-                await self._clock.wait(news, FOLLOW_S)
-
-    async def _say(self, channel: str, what: Mapping[str, Any]) -> None:
-        with suppress(TurnkeeperError):  # the server is away: the reader gets the text from the store
-            await self._tell(channel, json.dumps({"node": self._node, **what}))
-
-
-def _parts(piece: OutputPiece) -> Iterator[OutputPiece]:
-    """Split a piece into pieces that fit into a notification."""
-    for number in range(0, len(piece.text), LONGEST_PIECE):
-        text = piece.text[number : number + LONGEST_PIECE]
-        yield replace(piece, offset=piece.offset + number, text=text, calls=(), reports=())
-    end = replace(piece, offset=piece.offset + len(piece.text), text="", calls=(), reports=())
-    for call in piece.calls:
-        short = len(json.dumps(call.args_json)) <= LONGEST_ARGS
-        yield replace(end, calls=(call if short else replace(call, args_json="{}"),))
-    yield from (replace(end, reports=(replace(one, text=one.text[:LONGEST_PIECE]),)) for one in piece.reports)
-
-
-def _heard_piece(told: dict[str, Any]) -> OutputPiece:
-    calls, reports = told.pop("calls"), told.pop("reports")
-    return OutputPiece(
-        **told,
-        calls=tuple(RunningCall(**call) for call in calls),
-        reports=tuple(GraphReport(**report) for report in reports),
-    )
 
 
 def _may_be_decided(turn: wire.ConversationTurn) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from agent_runtime.daemon.assembly import PROCESS, Basis
-from agent_runtime.daemon.cluster.runs import RUNS, RunRelay
+from agent_runtime.daemon.cluster.runs import RUNS, Relay, RunRelay
 from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
 from agent_runtime.model.graphs import Catalog
@@ -15,7 +15,6 @@ from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import read_again, read_fire
-from agent_runtime.service.streams import Relay
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from turnkeeper.errors import Conflict, InvalidInput, NotFound

@@ -1,18 +1,25 @@
-"""Passing the events of runs on to the machines whose clients read them, by notifications of the shared database."""
+"""Passing the text and the events of turns on to the machines that follow them, by notifications of the database."""
 
 import asyncio
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from agent_runtime.service.streams import FOLLOW_S, FOLLOWED_S, IDLE_S, PIECE_S
+from agent_runtime.graph.engine.model_output import GraphReport, LiveOutput, OutputPiece, RunningCall
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage.server.handover import FOLLOWED, WORDS
 
+FOLLOW_S = 1.0  # between two announcements of followed channels
+IDLE_S = 3600.0
+FOLLOWED_S = 5.0  # lifetime of an announcement
+PIECE_S = 0.1  # between two pieces
+LONGEST_PIECE = 500  # characters: at most twelve bytes each, as JSON
+LONGEST_ARGS = 6000  # bytes of a call's arguments; longer ones are omitted
 RUNS = "turnkeeper_runs"  # the channel for news that a client follows a run, and for the run's events
 LONGEST_EVENT = 256 << 10  # characters; a longer event is omitted, and the reader gets the state at the end
 LONGEST_PART = 4000  # characters: the rest of a notification is for names
@@ -99,3 +106,76 @@ def _parts(thread_id: str, to: str, told: Any) -> list[dict[str, Any]]:
     texts = [text[start : start + LONGEST_PART] for start in range(0, len(text), LONGEST_PART)]
     about = {"thread": thread_id, "to": to, "of": len(texts)}
     return [about | {"part": number, "text": text} for number, text in enumerate(texts)]
+
+
+class Relay:
+    """Forwards text of running turns to the machines that follow them, and receives text from those machines.
+
+    A follower announces itself each second. Lost text arrives later with the turn, from the store.
+    """
+
+    def __init__(self, live: LiveOutput, tell: Callable[..., Awaitable[object]], clock: Clock, *, node: str) -> None:
+        """`tell` sends a text on a notification channel; `node` is this process's name among the machines."""
+        self._live, self._tell, self._clock, self._node = live, tell, clock, node
+        self._until: dict[str, float] = {}
+        self._passing: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Announce the channels that are followed here, until cancelled."""
+        try:
+            while True:
+                news = self._live.read.next()
+                for channel in list(self._live.readers):
+                    await self._say(FOLLOWED, {"channel": channel})
+                await self._clock.wait(news, FOLLOW_S if self._live.readers else IDLE_S)
+        finally:
+            for task in self._passing.values():
+                task.cancel()
+
+    def heard(self, channel: str, said: str) -> None:
+        """Process a notification."""
+        if channel not in {FOLLOWED, WORDS} or (told := json.loads(said))["node"] == self._node:
+            return
+        of = told["channel"]
+        if channel == WORDS:
+            self._live.hear(of, _heard_piece(told["piece"]))
+            return
+        self._until[of] = self._clock.monotonic() + FOLLOWED_S
+        if of not in self._passing:
+            self._passing[of] = asyncio.create_task(self._pass_on(of), name=f"pass-on-{of}")
+            self._passing[of].add_done_callback(lambda _task: self._passing.pop(of, None))
+
+    async def _pass_on(self, channel: str) -> None:
+        with self._live.listen(channel, passes_on=True) as listener:
+            while self._until[channel] > self._clock.monotonic():
+                news = listener.changed.next()
+                for piece in listener.news(lambda _turn_id, _after: True):
+                    for part in _pieces(piece):
+                        await self._say(WORDS, {"channel": channel, "piece": asdict(part)})
+                        await self._clock.sleep(PIECE_S)
+                await self._clock.wait(news, FOLLOW_S)
+
+    async def _say(self, channel: str, what: Mapping[str, Any]) -> None:
+        with suppress(TurnkeeperError):  # the server is away: the reader gets the text from the store
+            await self._tell(channel, json.dumps({"node": self._node, **what}))
+
+
+def _pieces(piece: OutputPiece) -> Iterator[OutputPiece]:
+    """Split a piece into pieces that fit into a notification."""
+    for number in range(0, len(piece.text), LONGEST_PIECE):
+        text = piece.text[number : number + LONGEST_PIECE]
+        yield replace(piece, offset=piece.offset + number, text=text, calls=(), reports=())
+    end = replace(piece, offset=piece.offset + len(piece.text), text="", calls=(), reports=())
+    for call in piece.calls:
+        short = len(json.dumps(call.args_json)) <= LONGEST_ARGS
+        yield replace(end, calls=(call if short else replace(call, args_json="{}"),))
+    yield from (replace(end, reports=(replace(one, text=one.text[:LONGEST_PIECE]),)) for one in piece.reports)
+
+
+def _heard_piece(told: dict[str, Any]) -> OutputPiece:
+    calls, reports = told.pop("calls"), told.pop("reports")
+    return OutputPiece(
+        **told,
+        calls=tuple(RunningCall(**call) for call in calls),
+        reports=tuple(GraphReport(**report) for report in reports),
+    )

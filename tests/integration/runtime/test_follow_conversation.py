@@ -18,8 +18,8 @@ from agent_runtime.cli import app
 from agent_runtime.cli.chat.follow import Dialogue, Following, Found, Lost
 from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.cli.client import complete_channel
+from agent_runtime.daemon.cluster import runs
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.service import streams
 from agent_runtime.service.servicer import Servicer
 from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, Bench, Call, look_again, soon
 from tests.support.scripted import ScriptedModel, calls
@@ -388,8 +388,8 @@ async def elsewhere(home: Home, shared_url: str, tmp_path_factory: pytest.TempPa
 async def test_words_are_heard_on_other_machines_of_the_store(
     home: Home, shared_url: str, elsewhere: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "FOLLOWED_S", 1.0)
-    monkeypatch.setattr(streams, "FOLLOW_S", 0.2)
+    monkeypatch.setattr(runs, "FOLLOWED_S", 1.0)
+    monkeypatch.setattr(runs, "FOLLOW_S", 0.2)
     desk = Desk(home, shared=shared_url)
     await desk.open()
     try:
