@@ -1,7 +1,7 @@
 """One agent's inbox, outside the runtime: its only reader, its envelopes as rows, and who may put envelopes back.
 
 Reading rows makes no folder, takes nothing and needs no lock. If several machines share the store, an inbox is rows of
-the store (`agent_runtime/mailbox/shared_inbox.py`).
+the store (`agent_runtime/mailbox/shared_inbox/`).
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from turnkeeper.bus.inbox import open_inbox as open_folders
 from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import AGENT, Home, check_agent
+from turnkeeper.config.surfaces import required
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
@@ -206,7 +207,7 @@ def shared_inboxes(home: Home) -> Any:
     if not shared_url_in(home.config):
         return None
     url = import_module("turnkeeper.config.settings").load_settings(home).store.shared_url
-    return import_module("agent_runtime.mailbox.shared_inbox").SharedInboxes(home, url) if url else None
+    return required("inboxes of several machines", home, url) if url else None
 
 
 @contextlib.contextmanager

@@ -13,6 +13,5 @@ SURFACE = Surface(
         "agent_runtime.mailbox.outbox",
         "agent_runtime.mailbox.outboxes",
         "agent_runtime.mailbox.pane",
-        "agent_runtime.mailbox.shared_inbox",
     ),
 )

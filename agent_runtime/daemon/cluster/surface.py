@@ -15,5 +15,6 @@ SURFACE = Surface(
         "agent_runtime.mailbox.shared",
         "task_runner.dispatcher.shared",
         "task_runner.store.shared",
+        "turnkeeper.storage.server.inboxes",
     ),
 )
