@@ -21,7 +21,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import MachineTrouble
 from turnkeeper.rpc.callers import Door
-from turnkeeper.rpc.process import Progress, keep_running, settle_heap
+from turnkeeper.rpc.process import Progress, keep_running, settle_heap, together
 from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage import nodes
 from turnkeeper.storage.damage import StoreWatch
@@ -98,17 +98,10 @@ async def _work_until(
         runner.pruner,
     )  # fmt: skip
     parts = [
-        asyncio.create_task(keep_running(part.run, SystemClock(), runner.log.emit, resting), name=type(part).__name__)
+        keep_running(part.run, SystemClock(), runner.log.emit, resting)
         for part in (*(working if runner.works else ()), runner.signer, *beside)
     ]
-    parts.append(asyncio.create_task(progress, name="Progress"))
-    stopping = asyncio.create_task(stop.wait())
-    done, rest = await asyncio.wait([*parts, stopping], return_when=asyncio.FIRST_COMPLETED)
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-    for task in done:
-        task.result()
+    await together(*parts, progress, stop.wait(), until=asyncio.FIRST_COMPLETED)
 
 
 def main(argv: list[str]) -> int:

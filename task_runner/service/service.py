@@ -563,6 +563,7 @@ class Servicer:
 def _handler(operation: Any) -> Any:
     async def handle(request: Any, _context: object) -> Any:
         return await operation(request)
+    daemon_fields={"EmitEvent": ("fire_id",)},  # of the fire whose result is delivered as an event
 
     return handle
 

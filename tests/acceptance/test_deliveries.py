@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,11 @@ from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
 from turnkeeper.config.toml_file import with_key
 from turnkeeper.constellation.supervisor.daemons import process_of
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE
+from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE, Denied
 from turnkeeper.gateway.keys import Keys
+from turnkeeper.rpc.channel import Caller
 from turnkeeper.rpc.process import VARIABLE
+from turnkeeper.v1 import schedules_pb2 as schedules
 
 pytestmark = pytest.mark.process
 STEPS = ("heard", "written", "settling", "settled", "sending", "sent", "recorded")
@@ -237,3 +239,17 @@ def test_a_task_that_follows_another_gets_its_answer_as_data_once(constellation:
         prompt = constellation.conversation()[-1]["messages"][0]["text"]
         assert json.dumps(answer)[1:-1] in prompt
     assert len(constellation.history("second")) == 1
+
+
+def test_a_task_does_not_fire_for_the_answers_that_its_own_fires_caused(constellation: Constellation) -> None:
+    allow(constellation)
+    add(constellation, "chain", "--event", "answers", "--on", "success")
+    with delivering(constellation):
+        constellation.create("echo", "--on", "answers", "--debounce", "0s", "--prompt", "Summarise the answer.")
+        constellation.create("first", "--in", "1s", "--prompt", "Summarise the day.")
+        constellation.await_outcome("echo", "skipped")
+    (skipped,) = [fire for fire in constellation.history("echo") if fire["outcome"] == "skipped"]
+    assert skipped["reason"] == "storm: own chain"
+    asked = schedules.EmitEventRequest(name="answers", fire_id=constellation.history("first")[0]["fire_id"])
+    with pytest.raises(Denied, match="fire_id"), closing(Caller(constellation.home, via="delivery/api")) as caller:
+        caller.EmitEvent(asked)

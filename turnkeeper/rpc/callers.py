@@ -201,6 +201,7 @@ class Rules:
         acts: methods that change something, each with the request or answer field that names the subject.
         reserved_methods: methods that only the peer may call.
         reserved_fields: by method, request fields that only the peer may set.
+        daemon_fields: by method, those of the reserved fields that any daemon of the home may set.
         author_fields: by method, request fields that only a caller on a surface of `AUTHORS` may set.
     """
 
@@ -209,6 +210,7 @@ class Rules:
     acts: Mapping[str, str]
     reserved_methods: Collection[str] = frozenset()
     reserved_fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    daemon_fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     author_fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -297,7 +299,7 @@ class Door(grpc.aio.ServerInterceptor):
                 what = f"the caller says that it is the daemon {via.program} but sends no proof"
                 raise Denied(what, where=VIA, hint="name another surface, such as api")
             self._check_author(method, request, via)
-            self._check_reserved(method, request, is_peer=proven is not None and proven.program == self._rules.peer)
+            self._check_reserved(method, request, proven)
         except TurnkeeperError as error:
             self._log.emit("act.refused", method=method, via=str(via), reason=error.what)
             raise
@@ -309,15 +311,16 @@ class Door(grpc.aio.ServerInterceptor):
                 what = f"may only be set by an author himself, and this call comes from {via}"
                 raise Denied(what, where=path, hint=f"an author's surfaces are {', '.join(sorted(AUTHORS))}")
 
-    def _check_reserved(self, method: str, request: Message | None, *, is_peer: bool) -> None:
+    def _check_reserved(self, method: str, request: Message | None, proven: Via | None) -> None:
         peer = self._rules.peer
-        if is_peer:
+        if proven is not None and proven.program == peer:
             return
         if method in self._rules.reserved_methods:
             what = f"only {peer} may call {method}, and this caller did not prove that identity"
             raise Denied(what, where=PROOF, hint=_KEYS_HINT)
+        allowed = self._rules.daemon_fields.get(method, ()) if proven is not None else ()
         for path in self._rules.reserved_fields.get(method, ()):
-            if any(True for _ in _values(request, path)):
+            if path not in allowed and any(True for _ in _values(request, path)):
                 what = f"may only be set by {peer}, and this caller did not prove that identity"
                 raise Denied(what, where=path, hint="leave it out")
 

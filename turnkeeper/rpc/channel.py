@@ -178,7 +178,7 @@ class AsyncCaller(_Calls):
 
     _connect = staticmethod(grpc.aio.insecure_channel)
 
-    def by(self, via: str) -> "AsyncCaller":
+    def by(self, via: Identity | str) -> "AsyncCaller":
         """Return a caller over the same channels that identifies itself as `via`."""
         made = AsyncCaller(self._home, via=via, deadline_s=self._deadline_s)
         made._open = self._open

@@ -5,13 +5,17 @@ A simulation passes one that loses unsynced bytes and names at a crash; a test p
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from turnkeeper import errors
+from turnkeeper.config.home import Home
+
+T = TypeVar("T")
 
 _PROBE = b"\0" * (64 << 10)
 
@@ -225,3 +229,55 @@ def no_room(error: OSError, path: Place) -> errors.Exhausted:
     """Return the error for the caller if neither the caller nor the file is at fault."""
     trouble = errors.machine_trouble(error, str(path), ours=True)
     return trouble or errors.MachineTrouble(f"cannot be written: {error.strerror}", where=str(path), hint="try again")
+
+
+class Entries(Generic[T]):
+    """Entries by name in a file of `state/`, which commands replace whole, one command at a time."""
+
+    def __init__(self, name: str, noun: str, command: str, form: Any) -> None:
+        """Keep the entries in `NAME.json`, in a pydantic form. Errors call an entry `noun`, and name the command."""
+        self._name, self._noun, self._command, self._form = name, noun, command, form
+
+    def read(self, home: Home) -> dict[str, T]:
+        """Return the entries by name. Raises Corrupt."""
+        try:
+            found: dict[str, T] = self._form.validate_json((home.root / "state" / f"{self._name}.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            what = f"cannot be read as a list of {self._noun}s"
+            raise errors.Corrupt(what, where=f"state/{self._name}.json") from error
+        return found
+
+    def one(self, home: Home, name: str) -> T:
+        """Return an entry. Raises NotFound."""
+        known = self.read(home)
+        if name not in known:
+            raise errors.NotFound(f"no {self._noun} has this name", where=name, hint=errors.misspelt(name, known))
+        return known[name]
+
+    def add(self, home: Home, name: str, entry: T) -> None:
+        """Add an entry. Raises Conflict if the name is taken."""
+        with self._changing(home) as known:
+            if name in known:
+                hint = f"remove it: {self._command} remove {name}"
+                raise errors.Conflict(f"a {self._noun} has this name", where=name, hint=hint)
+            known[name] = entry
+
+    def remove(self, home: Home, name: str) -> None:
+        """Remove an entry. Raises NotFound."""
+        with self._changing(home) as known:
+            self.one(home, name)
+            del known[name]
+
+    @contextlib.contextmanager
+    def _changing(self, home: Home) -> Iterator[dict[str, T]]:
+        """Yield the entries, while no other command changes them; write them at the end of the block."""
+        lock = os.open(home.run / f"{self._name}-entries.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield (known := self.read(home))
+            said = self._form.dump_json(known, indent=1, exclude_defaults=True)
+            replace_whole(home.root / "state" / f"{self._name}.json", said)
+        finally:
+            os.close(lock)

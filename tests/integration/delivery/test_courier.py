@@ -33,6 +33,9 @@ class Daemons:
         self.fire = schedules.Fire(outcome="running")
         self.away = False
 
+    def by(self, _via: object) -> "Daemons":
+        return self
+
     async def GetFire(self, _asked: schedules.GetFireRequest) -> schedules.Fire:
         if self.away:
             raise Unreachable("task-runner cannot be reached")

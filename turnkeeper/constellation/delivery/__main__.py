@@ -23,6 +23,7 @@ from turnkeeper.constellation.delivery.outbox import GATHERED, SETTLING, Deliver
 from turnkeeper.constellation.delivery.send import Refused, send
 from turnkeeper.constellation.supervisor.escalation import escalate
 from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.rpc.process import Failpoints, Progress, keep_running, together
 from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
@@ -45,7 +46,8 @@ class Courier:
     def __init__(
         self, home: Home, settings: Settings, store: Database, daemons: AsyncCaller, *, clock: Clock, log: EventLog
     ) -> None:
-        self._home, self._allowed, self._store, self._daemons = home, settings.delivery.allow, store, daemons
+        self._home, self._allowed, self._store = home, settings.delivery.allow, store
+        self._runner = daemons.by(Identity.of_daemon(PROCESS, "task-runner", home))
         self._settler = Settler(store, daemons, clock, partial(offered, "decision link", home))
         self._clock, self._log, self.failpoints = clock, log, Failpoints(os.environ)
         self.wake = asyncio.Event()
@@ -73,7 +75,7 @@ class Courier:
 
     async def _one(self, row: Delivery) -> None:
         try:
-            known = targets.read(self._home)
+            known = targets.FILE.read(self._home)
             if not row.body:
                 await self._end(row, outbox.DROPPED, "its text was erased")
             elif row.state == SETTLING:
@@ -94,12 +96,10 @@ class Courier:
         self.failpoints.reach("delivery.sending")
         try:
             if target.event:
-                await self._daemons.EmitEvent(event_of(target.event, row))
-            why = (
-                ""
-                if target.event
-                else await send(target, row.key, row.kind, row.body, self._clock.now(), allowed=self._allowed)
-            )
+                await self._runner.EmitEvent(event_of(target.event, row))
+                why = ""
+            else:
+                why = await send(target, row.key, row.kind, row.body, self._clock.now(), allowed=self._allowed)
         except (Refused, InvalidInput) as error:
             await self._give_up(row, str(error))
             return
@@ -155,18 +155,13 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     clock, settings, stop = SystemClock(), load_settings(home), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    log, health, daemons = (
-        EventLog(home.logs, PROCESS, clock),
-        UnixServer(home.socket(PROCESS)),
-        AsyncCaller(home, via=VIA),
-    )
+    log, health = EventLog(home.logs, PROCESS, clock), UnixServer(home.socket(PROCESS))
+    daemons = AsyncCaller(home, via=VIA)
     store = outbox.open_outbox(home)
     assert store is not None
     courier = Courier(home, settings, store, daemons, clock=clock, log=log)
-    follower, progress = (
-        Follower(store, daemons, courier.wake.set, courier.failpoints),
-        Progress(home, PROCESS, os.getpid()),
-    )
+    follower = Follower(store, daemons, courier.wake.set, courier.failpoints)
+    progress = Progress(home, PROCESS, os.getpid())
     try:
         await store.run(partial(outbox.begin, now=clock.now()))
         await health.start()

@@ -135,7 +135,7 @@ def list_() -> Listed:
             "way": one.way,
             **one.model_dump(mode="json", exclude=_SECRETS),
         }
-        for name, one in targets.read(console.home()).items()
+        for name, one in targets.FILE.read(console.home()).items()
     ]
     return Listed(rows, "" if rows else "no target yet: turnkeeper deliver add NAME")
 
@@ -147,7 +147,7 @@ def remove(name: Name) -> None:
     Example: turnkeeper deliver remove ops
     """
     place = console.home()
-    targets.remove(place, name)
+    targets.FILE.remove(place, name)
     record_act(place.logs, _PROCESS, "deliver remove", name, SystemClock())
     console.note(f"removed {name}")
 
@@ -159,7 +159,7 @@ def test(name: Name) -> None:
     Example: turnkeeper deliver test ops
     """
     place, now = console.home(), SystemClock().now()
-    target = targets.one(targets.read(place), name)
+    target = targets.FILE.one(place, name)
     if target.event:
         raise InvalidInput("is an event, of which there is no try", where=name, hint=f"turnkeeper emit {target.event}")
     data = {"task": "a try", "channel": "", "outcome": "succeeded", "reason": "", "text": "This is a try."}

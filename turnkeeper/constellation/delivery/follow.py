@@ -122,10 +122,8 @@ class Settler:
         if kind is None or (kind == "success" and fire.reason in UNSENT):
             return []
         data = self._about(row) | {"outcome": fire.outcome, "reason": fire.reason, "attempt": fire.attempt}
-        data |= {
-            "turn_id": fire.turn_id or row.turn_id,
-            "ended_at": rfc3339(fire.ended_at.ToDatetime(UTC)),
-        }
+        data["turn_id"] = fire.turn_id or row.turn_id
+        data["ended_at"] = rfc3339(fire.ended_at.ToDatetime(UTC))
         data["text"] = await self._answer(json.loads(row.body)["thread"], data["turn_id"])
         return [(row.key, kind, data)]
 
@@ -158,12 +156,11 @@ class Settler:
 
 
 def event_of(name: str, row: Delivery) -> schedules.EmitEventRequest:
-    """Return the event for a result. Its id is the row's key, so it counts once. Cut texts that no prompt can hold."""
+    """Return the event for a result, caused by its fire. Its id is the row's key. Cut texts that no prompt can hold."""
     data = json.loads(row.body)["data"]
     data["text"] = str(data.get("text", "")).encode()[:LONGEST_IN_EVENT].decode("utf-8", "ignore")
-    return schedules.EmitEventRequest(
-        name=name, data_json=json.dumps(data, ensure_ascii=False), event_id=row.key.replace("_", "-")
-    )
+    said, key = json.dumps(data, ensure_ascii=False), row.key.replace("_", "-")
+    return schedules.EmitEventRequest(name=name, data_json=said, event_id=key, fire_id=row.fire_id)
 
 
 def digest_of(name: str, rows: list[Delivery], now: Any) -> Delivery:

@@ -4,11 +4,7 @@ The file holds secrets: the key of a webhook's signature, the address of a chat.
 """
 
 import base64
-import fcntl
-import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -17,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, misspelt
-from turnkeeper.storage.files import replace_whole
+from turnkeeper.errors import InvalidInput
+from turnkeeper.storage.files import Entries
 
 Kind = Literal["success", "failure", "waits"]
 KINDS: tuple[Kind, ...] = ("success", "failure", "waits")
@@ -114,64 +110,16 @@ def _next(moment: time, now: datetime, zone: tzinfo) -> datetime:
 
 
 Targets = Mapping[str, Target]
-_FILE = TypeAdapter(dict[Name, Target])
-
-
-def read(home: Home) -> Targets:
-    """Return the targets by name. Raises Corrupt."""
-    try:
-        return _FILE.validate_json((home.root / "state" / "delivery.json").read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValidationError as error:
-        raise Corrupt("cannot be read as a list of targets", where="state/delivery.json") from error
-
-
-def one(targets: Targets, name: str) -> Target:
-    """Return a target. Raises NotFound."""
-    if name not in targets:
-        raise NotFound("no target has this name", where=name, hint=misspelt(name, targets))
-    return targets[name]
+FILE = Entries[Target]("delivery", "target", "turnkeeper deliver", TypeAdapter(dict[Name, Target]))
 
 
 def add(home: Home, name: str, target: Target) -> None:
     """Add a target. Raises Conflict if the name is taken, InvalidInput if it is not a name."""
-    with _changing(home) as change:
-        if name in change.before:
-            raise Conflict("a target has this name", where=name, hint=f"remove it: turnkeeper deliver remove {name}")
-        try:
-            change.write(_FILE.validate_python({**change.before, name: target}))
-        except ValidationError as error:
-            what = "is no name: use a-z, 0-9 and -, at most 32 characters"
-            raise InvalidInput(what, where=name[:60]) from error
-
-
-def remove(home: Home, name: str) -> None:
-    """Remove a target. Raises NotFound."""
-    with _changing(home) as change:
-        one(change.before, name)
-        change.write({key: target for key, target in change.before.items() if key != name})
-
-
-class _Change:
-    def __init__(self, before: Targets, write: Callable[[Targets], None]) -> None:
-        self.before, self.write = before, write
-
-
-@contextmanager
-def _changing(home: Home) -> Iterator[_Change]:
-    """Yield the targets and the function that replaces them, while no other command changes them."""
-
-    def write(targets: Targets) -> None:
-        found = {name: target.model_dump(exclude_defaults=True) for name, target in targets.items()}
-        replace_whole(home.root / "state" / "delivery.json", json.dumps(found, indent=1).encode())
-
-    lock = os.open(home.run / "delivery-targets.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield _Change(read(home), write)
-    finally:
-        os.close(lock)
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError as error:
+        raise InvalidInput("is no name: use a-z, 0-9 and -, at most 32 characters", where=name[:60]) from error
+    FILE.add(home, name, target)
 
 
 def new_secret(entropy: Entropy) -> str:

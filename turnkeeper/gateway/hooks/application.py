@@ -34,7 +34,7 @@ class Hooks:
     async def take(self, request: Request) -> Response:
         """Emit the event of a request. The event is on disk before the answer, and a repeated request has no effect."""
         name = request.path_params["name"]
-        hook, body = registry.read(self._gateway.home).get(name), await request.body()
+        hook, body = registry.FILE.read(self._gateway.home).get(name), await request.body()
         if hook is None:  # the same answer as for a wrong signature: no name can be guessed
             raise Denied("its signature does not fit")
         if self._is_too_often(name):

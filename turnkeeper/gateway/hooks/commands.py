@@ -62,7 +62,8 @@ def list_() -> Listed:
     Example: turnkeeper hooks list
     """
     rows = [
-        {"name": name, "event": one.event, "style": one.style} for name, one in registry.read(console.home()).items()
+        {"name": name, "event": one.event, "style": one.style}
+        for name, one in registry.FILE.read(console.home()).items()
     ]
     return Listed(rows, "" if rows else "no webhook yet: turnkeeper hooks add NAME")
 
@@ -74,6 +75,6 @@ def remove(name: Name) -> None:
     Example: turnkeeper hooks remove deploys
     """
     place = console.home()
-    registry.remove(place, name)
+    registry.FILE.remove(place, name)
     record_act(place.logs, "turnkeeper", "hooks remove", name, SystemClock())
     console.note(f"removed {name}")

@@ -7,17 +7,16 @@
 import base64
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Corrupt, Denied, InvalidInput, NotFound, misspelt
-from turnkeeper.storage.files import replace_whole
+from turnkeeper.errors import Denied, InvalidInput
+from turnkeeper.storage.files import Entries
 
 STANDARD, GITHUB = STYLES = ("standard", "github")
 WINDOW_S = 300.0
@@ -36,37 +35,16 @@ class Hook(BaseModel):
     style: str = STANDARD
 
 
-_FILE = TypeAdapter(dict[str, Hook])
-
-
-def read(home: Home) -> Mapping[str, Hook]:
-    """Return the webhooks by name. Raises Corrupt."""
-    try:
-        return _FILE.validate_json((home.root / "state" / "hooks.json").read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValidationError as error:
-        raise Corrupt("cannot be read as a list of webhooks", where="state/hooks.json") from error
+FILE = Entries[Hook]("hooks", "webhook", "turnkeeper hooks", TypeAdapter(dict[str, Hook]))
 
 
 def add(home: Home, name: str, hook: Hook) -> None:
     """Add a webhook. Raises InvalidInput or Conflict."""
-    known = read(home)
     if not _NAME.fullmatch(name) or name == _RESERVED:
         raise InvalidInput(f"{name[:40]!r} is not a webhook's name", where="NAME", hint="use a-z, 0-9 and -")
     if hook.style not in STYLES:
         raise InvalidInput(f"no style {hook.style[:40]!r}", where="--style", hint=f"there are: {', '.join(STYLES)}")
-    if name in known:
-        raise Conflict("a webhook has this name", where=name, hint=f"remove it: turnkeeper hooks remove {name}")
-    _write(home, {**known, name: hook})
-
-
-def remove(home: Home, name: str) -> None:
-    """Remove a webhook: its requests are refused from now on. Raises NotFound."""
-    known = read(home)
-    if name not in known:
-        raise NotFound("no webhook has this name", where=name, hint=misspelt(name, known))
-    _write(home, {key: hook for key, hook in known.items() if key != name})
+    FILE.add(home, name, hook)
 
 
 def new_secret(entropy: Entropy) -> str:
@@ -92,8 +70,3 @@ def _compare(given: list[str], wanted: str) -> None:
     # Every part is compared, so that the duration reveals nothing.
     if True not in [hmac.compare_digest(one.encode(), wanted.encode()) for one in given]:
         raise Denied("its signature does not fit")
-
-
-def _write(home: Home, hooks: Mapping[str, Hook]) -> None:
-    said = {name: hook.model_dump() for name, hook in hooks.items()}
-    replace_whole(home.root / "state" / "hooks.json", json.dumps(said, indent=1).encode())
