@@ -149,9 +149,9 @@ class Service:
         self._check_lasting(request.specs)
         named = {spec.category for spec in request.specs if spec.category}
         warnings = await self._names.check(named, {spec.graph for spec in request.specs})
-        if request.dry_run:
-            done = await self._store.rehearse(self._apply(request, now))
-        else:
+        done = await self._store.rehearse(self._apply(request, now))
+        unread = await self._unread(done)
+        if not request.dry_run:
             done = await self._store.change(self._apply(request, now))
             self._record([event for change in done for event in change.events])
             if any(change.action == "deleted" or _ON_GRANT & {*change.fields} for change in done):
@@ -161,11 +161,31 @@ class Service:
                 name=change.task.definition.name,
                 action=change.action,
                 changed_fields=change.fields,
-                warnings=warnings if change.action in {"created", "updated"} else (),
+                warnings=[*warnings, *unread.get(change.task.definition.name, ())]
+                if change.action in {"created", "updated"}
+                else (),
             )
             for change in done
         ]
         return wire.ApplyTasksResponse(applied=applied)
+
+    async def _unread(self, planned: Iterable[changes.Changed]) -> dict[str, list[str]]:
+        """Return, by task, warnings about what new and changed tasks give their graphs.
+
+        Tasks that differ only in their prompts are checked once. Raises InvalidInput, which names the task.
+        """
+        asked, found = dict[tuple[Any, ...], list[str]](), dict[str, list[str]]()
+        for change in planned:
+            given = change.task.definition
+            key = (bool(given.prompt), given.agent, *(getattr(given, name) for name in _GIVEN[1:]))
+            if change.action == "created" or set(_GIVEN) & {*change.fields}:
+                try:
+                    asked[key] = asked[key] if key in asked else await self._names.check(set(), set(), given)
+                except InvalidInput as error:
+                    error.where = f"{given.name}: {error.where}"
+                    raise
+                found[given.name] = asked[key]
+        return found
 
     async def delete_task(self, request: wire.DeleteTaskRequest) -> wire.Task:
         """Delete a task. Withdraw its unsent fires, let a running turn finish, and keep the history."""
@@ -543,6 +563,7 @@ RULES = Rules(
         "ApplyTasks": ("specs.created_by",),
         "EmitEvent": ("created_by", "fire_id", "channel", "thread_id"),
     },
+    daemon_fields={"EmitEvent": ("fire_id",)},  # of the fire whose result is delivered as an event
 )
 # Method of the contract: method of the service.
 METHODS = {
@@ -563,7 +584,6 @@ class Servicer:
 def _handler(operation: Any) -> Any:
     async def handle(request: Any, _context: object) -> Any:
         return await operation(request)
-    daemon_fields={"EmitEvent": ("fire_id",)},  # of the fire whose result is delivered as an event
 
     return handle
 

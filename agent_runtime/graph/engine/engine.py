@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import Questions, recording, turn_around
-from agent_runtime.graph.engine import inputs, model_output, patches, questions, reports, stops
+from agent_runtime.graph.engine import inputs, model_output, patches, questions, stops
 from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical
@@ -259,8 +259,8 @@ class Engine:
         talks = self._foreign and self._schema.keeps_messages
         if not talks or step.text:
             return Ended(stopped="end", step=step)
-        returned = await reports.returned(self._checkpoints, snapshot, self._schema)
-        return Ended(stopped="end", step=step, returned=returned)
+        looking = offered("returned values", self._checkpoints, snapshot, self._schema)
+        return Ended(stopped="end", step=step, returned=("", False) if looking is None else await looking)
 
     async def _stop(self, thread_id: str, snapshot: Any) -> stops.Stop | None:
         """Return the stop at which the graph waits on a thread; None if there is none or the graph was continued."""
@@ -435,12 +435,12 @@ class Engine:
         given, before = await self._given(order, context)
         wake: int | None = None
         newest, asked_any = None, False
-        told = reports.Reports(self._live if self._foreign else None, context, progress.count)
+        told = offered("reports", self._live, context, progress.count) if self._foreign else None
         async for part in self._parts(given, context, before, progress, control):
-            if part["ns"] or part["type"] == "custom":
+            if told is not None and (part["ns"] or part["type"] == "custom"):
                 told.take(part)
             if part["type"] == "custom":
-                if (asked := reports.wake(part["data"], wake)) != wake:
+                if told is not None and (asked := told.wake(part["data"], wake)) != wake:
                     wake = asked  # stored before the step's checkpoint if possible: the request is made only once
                     await progress.record(replace(progress.step, wake_after_s=wake))
                 continue

@@ -13,6 +13,8 @@ SURFACE = Surface(
     offers={
         "graphs": "agent_runtime.graph.foreign.graphs:open_graphs",
         "catalog": "agent_runtime.graph.foreign.project:read_catalog",
+        "reports": "agent_runtime.graph.foreign.reports:Reports",
+        "returned values": "agent_runtime.graph.foreign.reports:returned",
         "lost steps": "agent_runtime.graph.foreign.steps:lost",
         "hidden steps": "agent_runtime.graph.foreign.steps:hidden",
         "memory of graphs": "agent_runtime.graph.foreign.memory_store:lend",

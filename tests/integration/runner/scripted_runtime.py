@@ -188,7 +188,7 @@ class Peer(AgentRuntimeServicer):
         if self.refuses_inputs and request.inputs:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such field")
         graphs = [wire.Graph(name=name, problem=why) for name, why in self.graphs.items()]
-        return wire.ListGraphsResponse(graphs=graphs, warnings=self.unread)
+        return wire.ListGraphsResponse(graphs=graphs, warnings=self.unread if request.inputs else ())
 
     async def ListInterrupts(self, request: Any, context: Any) -> wire.ListInterruptsResponse:
         return wire.ListInterruptsResponse(interrupts=[wire.Interrupt(interrupt_id="int-1")])

@@ -86,6 +86,31 @@ async def test_what_a_task_gives_its_graph_is_checked_when_it_is_made_and_when_t
         spec.name = "digest"
 
 
+async def test_what_applied_tasks_give_their_graphs_is_checked_once_for_each_graph_and_input(
+    rig: Rig, peer: Peer
+) -> None:
+    def applied(*names: str, **changes: str) -> wire.ApplyTasksRequest:
+        every = {"every": "60s", "category": "loop", "channel": "c", "graph": "research", **GIVEN, **changes}
+        return wire.ApplyTasksRequest(specs=[wire.TaskSpec(name=name, prompt=name, **every) for name in names])
+
+    peer.unread = ["not read"]
+    done = await rig.service.apply_tasks(applied("one", "two"))
+    assert [list(one.warnings) for one in done.applied] == [["not read"]] * 2
+    assert [asked.graph for asked in peer.checked] == ["research"], "both give the same besides their prompts"
+    peer.refuses_inputs = True
+    await rig.service.apply_tasks(applied("one", "two", every="90s"))
+    for dry_run in (True, False):
+        asked = applied("two", input_json='{"depht": 2}')
+        asked.dry_run = dry_run
+        with pytest.raises(InvalidInput, match="no such field") as refused:
+            await rig.service.apply_tasks(asked)
+        assert str(refused.value.where).startswith("two")
+        with pytest.raises(InvalidInput, match="no such field"):
+            await rig.service.apply_tasks(applied("one", "two", "three"))
+    tasks = (await rig.service.list_tasks(wire.ListTasksRequest())).tasks
+    assert {one.spec.name for one in tasks} == {"one", "two"}
+
+
 async def test_what_a_terminal_reads_is_not_checked(rig: Rig, peer: Peer) -> None:
     peer.refuses_inputs = True
     await rig.create(agent="codex")

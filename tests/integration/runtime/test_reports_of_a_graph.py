@@ -9,7 +9,7 @@ from rich.console import Console
 
 from agent_runtime.cli.chat.screen import LineView, Screen, View
 from agent_runtime.graph.engine.model_output import LiveOutput
-from agent_runtime.graph.engine.reports import Reports
+from agent_runtime.graph.foreign.reports import Reports
 from agent_runtime.model.turn import Category, TurnContext
 from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.authors_graphs import AuthorsBench

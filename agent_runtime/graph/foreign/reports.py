@@ -44,6 +44,26 @@ class Reports:
                 turn.turn_id, turn.thread_id, turn.channel, after=self._said() or 0, source=source, text=text
             )
 
+    @staticmethod
+    def wake(event: Any, known: int | None) -> int | None:
+        """Return the requested wake-up after a custom event of a graph; the newest request counts.
+
+        >>> Reports.wake({"wake_after_s": 90.2}, 5), Reports.wake({"progress": 1}, 5)
+        (91, 5)
+
+        Raises:
+            InvalidInput: the wake-up time is in the past or more than a month away.
+        """
+        if not isinstance(event, Mapping) or WAKE not in event:
+            return known
+        asked: Any = event[WAKE]
+        number = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
+        if not number or not 0 <= asked <= LONGEST_WAKE_S:
+            what = f"the graph asked to be woken after {asked!r:.80}"
+            raise InvalidInput(what, where=WAKE, hint=f"give a number of seconds from 0 to {LONGEST_WAKE_S}")
+        wake_after_s: int = math.ceil(asked)
+        return wake_after_s
+
     def _of_subgraph(self, place: str, values: Any) -> Iterator[str]:
         """Yield the new messages and fields of a subgraph since the last call, without its input."""
         first, known = place not in self._known, self._known.get(place, {})
@@ -92,23 +112,3 @@ async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.Input
     fresh = [one for one in inputs.messages_of(values) if one.id is None or one.id not in known]
     texts = [line.text for line in inputs.said(fresh) if line.role == "agent" and line.text.strip()]
     return ("\n\n".join(texts), True) if texts else (schema.outcome(values), False)
-
-
-def wake(event: Any, known: int | None) -> int | None:
-    """Return the requested wake-up after a custom event of a graph; the newest request counts.
-
-    >>> wake({"wake_after_s": 90.2}, 5), wake({"progress": 1}, 5)
-    (91, 5)
-
-    Raises:
-        InvalidInput: the wake-up time is in the past or more than a month away.
-    """
-    if not isinstance(event, Mapping) or WAKE not in event:
-        return known
-    asked: Any = event[WAKE]
-    number = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
-    if not number or not 0 <= asked <= LONGEST_WAKE_S:
-        what = f"the graph asked to be woken after {asked!r:.80}"
-        raise InvalidInput(what, where=WAKE, hint=f"give a number of seconds from 0 to {LONGEST_WAKE_S}")
-    wake_after_s: int = math.ceil(asked)
-    return wake_after_s
