@@ -329,7 +329,12 @@ def triage(
         note(came)
         if said.item.kind == "interrupt" and not came.startswith(REFUSED):
             note(f"what it answers: turnkeeper turns show {turn.turn_id}")
-        if not came.startswith(REFUSED):
+        if came.startswith(REFUSED):
+            if sys.stdin.isatty():
+                seen.discard(item.id)  # it is asked again; a pipe's next line is an answer to the next one
+            else:
+                note("it stays open")
+        else:
             done += 1
             going |= {turn.turn_id} if item.kind == "interrupt" else set()
     left = sum(1 for _ in _waiting(channel))

@@ -5,6 +5,7 @@ rules, panels and Markdown on a terminal, and `Lines` writes lines of text. `pla
 and invisible characters. `Safe` runs after the others, because Markdown converts entities to characters.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -147,6 +148,7 @@ EXCERPT_LINES = 12
 _LABEL = 9  # width of the label column on a terminal
 MARGIN = 13  # indentation of text lines in a pipe
 _NARROWEST_LINE, _WIDEST_LINE = 60, 160
+_LEFT = re.compile(r"\S+ to \S+, handoff(?=: )|notes for \S+(?=: )")  # a message that a restart left for the agent
 _ROLES = {"author": "bold green", "agent": "bold cyan", "prompt": "magenta", "note": "dim", "error": "bold red"}
 _STATUSES = {"succeeded": "green", "silent": "dim", "failed": "bold red", "cancelled": "yellow"}
 _DECISIONS = dict.fromkeys(("canonical", "accepted", "kept", "approve", "edit", "answer"), "green") | dict.fromkeys(
@@ -203,7 +205,12 @@ def render(change: Change, layout: "Layout", *, numbers: Numbers | None = None) 
         return [*layout.heading(turn), *_error(turn, layout)]
     if change.kind == "ended":
         return [layout.line("turn", f"{standing(turn)}{_cost(turn)}", status_style(turn.status)), *_error(turn, layout)]
-    found = _WAITING[change.kind](to_json(change.subject), numbers or {})
+    row = to_json(change.subject)
+    if row.get("decision") == "answer" and any(
+        one.role == "author" and one.text == row["message"] for one in turn.messages
+    ):
+        row["message"] = ""  # the answer is a message of the turn
+    found = _WAITING[change.kind](row, numbers or {})
     if isinstance(found, Card):
         return list(layout.card(found))
     label, text, decision = found
@@ -251,6 +258,9 @@ def _message(change: Change, layout: "Layout") -> Iterator[RenderableType]:
         return
     if text := message.text.strip():
         role = message.role if message.role != "trigger" else "note" if change.at else "prompt"
+        if role == "note" and not layout.wide and (left := _LEFT.match(text)):
+            yield layout.line(role, f"{left[0]} (all of it: -o wide)")
+            return
         yield layout.line(role, said) if (said := texts.fields_text(text, role)) else layout.said(role, text)
     for call in message.tool_calls:
         yield tool_call(layout, call.name, call.args_json)

@@ -55,6 +55,13 @@ graph.add_edge(START, "ask")
 """
 
 
+class Typed(io.StringIO):
+    """Lines that a person types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 async def test_the_command_says_that_the_graph_failed_on_its_answer(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,7 +91,12 @@ async def test_the_command_says_that_the_graph_failed_on_its_answer(
         assert any("price = 12" in line for line in lines[:prompt]), "the card stands before its prompt"
         assert lines[prompt + 1] == "> approve"
         assert lines[prompt + 2].startswith("not done: the graph failed on this answer")
-        assert lines[-1] == "0 decided, 1 left"
+        assert lines[-2:] == ["it stays open", "0 decided, 1 left"]
+        monkeypatch.setattr(sys, "stdin", Typed("approve\nq\n"))
+        assert await asyncio.to_thread(run, app, ["triage"]) == 0
+        said = capsys.readouterr()
+        assert said.out.count("price = 12") == 2, "at a terminal the question is shown again"
+        assert said.err.endswith("0 decided; the rest waits\n")
         assert await asyncio.to_thread(run, app, [*resolve, "--answer", '{"approved": true}']) == 0
         ended = await bench.events(until=lambda one: one.state == STATES.SUCCEEDED)
         assert (ended[-1].turn_id, ended[-1].summary) == (event.turn_id, '{"prompt": "ordered"}')

@@ -443,6 +443,30 @@ def test_what_was_asked_and_decided_stands_before_what_came_of_it() -> None:
     assert text.index("→ memory_put") < text.index("[approve]") < text.index("Done.")
 
 
+def shown(messages: list[Any], asked: list[Any], *, wide: bool = False) -> str:
+    out = pipe()
+    turn = project(FIRE, messages, asked, first=True, proposed=[], deviations=[])
+    for block in [block for change in changes_of(turn) for block in render(change, Lines(width=80, wide=wide))]:
+        out.print(block)
+    return written(out)
+
+
+def test_an_answer_stands_once_with_its_question() -> None:
+    asked = replace(ASKED, kind="question", question="Order it?", args_json="{}", tool="", status="resolved")
+    answered = replace(asked, decision="answer", message="yes please")
+    by_author = replace(says("yes please"), said=replace(says("").said, role="author", text="yes please"))
+    assert shown([PROMPT, by_author, says("Done.")], [answered]).count("yes please") == 1
+    assert shown([PROMPT, says("Done.")], [answered]).count("yes please") == 1, "the message was deleted"
+
+
+@pytest.mark.parametrize("head", ["watchdog to agent0, handoff", "notes for agent0"])
+def test_what_a_restart_left_for_the_agent_is_one_line_unless_all_is_asked_for(head: str) -> None:
+    left = replace(says(""), said=replace(says("").said, role="trigger", text=f"{head}: two turns were open\nand more"))
+    (line,) = [one for one in shown([PROMPT, left, says("Done.")], []).splitlines() if head in one]
+    assert line.split() == ["note", *head.split(), "(all", "of", "it:", "-o", "wide)"]
+    assert "two turns were open" in shown([PROMPT, left, says("Done.")], [], wide=True)
+
+
 def asked_alone(value: Any) -> tuple[Waiting, Item]:
     """Return a question as it stands, as triage has it."""
     question = read_interrupt("q", value)
