@@ -342,42 +342,6 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PastTurn:
-    """A turn that ran before its thread was imported.
-
-    Attributes:
-        mark: the id of the prompt's message; empty if it has none.
-        lines: the answers of agents and tools.
-    """
-
-    prompt: str
-    mark: str
-    lines: tuple[Said, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PastThread:
-    """An imported thread of a LangGraph user, read from a file.
-
-    Attributes:
-        digest: a digest of all its rows.
-        waits: True if its graph asked a question without an answer.
-        turns: its conversation, oldest first.
-    """
-
-    thread_id: str
-    digest: str
-    checkpoints: int
-    waits: bool
-    turns: tuple[PastTurn, ...]
-
-    @property
-    def key(self) -> str:
-        """The key of the thread's import, taken permanently."""
-        return f"import:{self.thread_id}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class ChannelRecord:
     """A channel: its visible turns, and its pending decisions."""
 

@@ -1,7 +1,7 @@
 """Import of threads from a LangGraph user's file: read the file, then write checkpoints and turns, all or none."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
@@ -11,14 +11,16 @@ from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer import threads_file
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
+from agent_runtime.graph.checkpointer.threads_file import PastThread
 from agent_runtime.graph.engine.states import past_turns
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger
-from agent_runtime.model.turn import LONGEST_SUMMARY, PastThread
+from agent_runtime.model.turn import LONGEST_SUMMARY
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import CONVERSATION, GetCategory, read_label, usable
 from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.database import open_database
+from agent_runtime.store.schema import handover
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import SystemClock
@@ -85,7 +87,7 @@ class ThreadImport:
                         copy,
                         str(path),
                         fresh,
-                        lambda: self._store.import_threads(by_channel, import_thread, {"grant": grant, "graph": graph}),
+                        lambda: import_all(self._store, by_channel, grant=grant, graph=graph),
                     )
         for one in fresh if not request.dry_run else ():
             if one.waits:
@@ -170,6 +172,23 @@ def is_imported(connection: Connection, thread: PastThread) -> bool:
     if turn_reads.newest_on_thread(connection, thread.thread_id) is not None:
         raise Conflict(f"{name} exists here with another history", hint=hint)
     return False
+
+
+async def import_all(store: Store, threads: Mapping[str, Sequence[PastThread]], **given: Any) -> None:
+    """Write threads that ran elsewhere with their turns, by channel: all or none.
+
+    The last turn of a thread that waits for its author waits here too; its question is read from its checkpoint.
+    """
+    at = store.clock.now()
+
+    def work(connection: Connection) -> None:
+        for channel, each in threads.items():
+            for thread in each:
+                import_thread(connection, at, thread, store.right.epoch, channel=channel, **given)
+                if store.right.shared:
+                    handover.look(connection, thread.thread_id, f"imported {to_us(at)}", at)
+
+    await store.write(work)
 
 
 def import_thread(connection: Connection, at: datetime, thread: PastThread, epoch: int, **given: Any) -> None:

@@ -4,7 +4,7 @@ Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Stor
 :class:`Store` and one transaction, which first checks that this process still owns the store.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial, wraps
@@ -17,7 +17,7 @@ from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canoni
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, PastThread, Said, TurnRecord
+from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ForTask, StandingException
 from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
 from agent_runtime.store.database import take_lease
@@ -441,25 +441,6 @@ class Store:
         if kept:
             self._look(connection, at, turn.thread_id, turn_id)
         return Finished(state=ended, released=released, kept=kept, owes=bool(mail.OWE.run(connection, of=turn_id)))
-
-    @_act
-    def import_threads(
-        self,
-        connection: Connection,
-        at: datetime,
-        threads: Mapping[str, Sequence[PastThread]],
-        write: Callable[..., None],
-        given: Mapping[str, Any],
-    ) -> None:
-        """Write threads that ran elsewhere with their turns, by channel: all or none.
-
-        `write` writes one, unless it is known. The last turn of a thread that waits for its author waits here too; its
-        question is read from its checkpoint.
-        """
-        for channel, each in threads.items():
-            for thread in each:
-                write(connection, at, thread, self.right.epoch, channel=channel, **given)
-                self._look(connection, at, thread.thread_id, "imported")
 
     @_transaction
     def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:

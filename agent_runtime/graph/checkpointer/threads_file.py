@@ -11,6 +11,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from agent_runtime.graph.checkpointer import rows
-from agent_runtime.model.turn import PastThread, PastTurn
+from agent_runtime.model.turn import Said
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
 _BESIDE = ("", "-wal", "-journal")  # the files of a SQLite database
@@ -30,6 +31,44 @@ _BYTES = {"checkpoint", "metadata", "value"}  # columns that an older saver wrot
 _UNKNOWN_BEFORE = {"task_path"}  # LangGraph's saver adds this column to an older file
 _NOT_THEIRS = "is not a file of LangGraph's SQLite saver"
 _HINT = "give the checkpoints.sqlite of langgraph-checkpoint-sqlite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastTurn:
+    """A turn that ran before its thread was imported.
+
+    Attributes:
+        mark: the id of the prompt's message; empty if it has none.
+        lines: the answers of agents and tools.
+    """
+
+    prompt: str
+    mark: str
+    lines: tuple[Said, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastThread:
+    """An imported thread of a LangGraph user, read from a file.
+
+    Attributes:
+        digest: a digest of all its rows.
+        waits: True if its graph asked a question without an answer.
+        turns: its conversation, oldest first.
+    """
+
+    thread_id: str
+    digest: str
+    checkpoints: int
+    waits: bool
+    turns: tuple[PastTurn, ...]
+
+    @property
+    def key(self) -> str:
+        """The key of the thread's import, taken permanently."""
+        return f"import:{self.thread_id}"
+
+
 ReadTurns = Callable[[Mapping[str, Any]], Sequence[PastTurn]]
 
 

@@ -14,9 +14,9 @@ from langgraph.types import StateSnapshot
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 
+from agent_runtime.graph.checkpointer.threads_file import PastTurn
 from agent_runtime.graph.engine import inputs
 from agent_runtime.graph.engine.engine import BEFORE
-from agent_runtime.model.turn import PastTurn
 from agent_runtime.model.words import shortened
 
 _OURS = frozenset({"grant", "turn_id", BEFORE})  # keys of a checkpoint's metadata that no client needs

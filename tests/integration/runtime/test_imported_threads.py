@@ -201,7 +201,7 @@ async def test_all_threads_come_or_none(field: Field, file: Path, monkeypatch: p
         with pytest.raises(SystemError):
             await bring(field, file, "three")
         assert (await threads(field), await here(field, "three")) == (["one", "two"], []), "its checkpoints went too"
-        monkeypatch.setattr("agent_runtime.store.turn_store.Store.import_threads", fails)
+        monkeypatch.setattr("agent_runtime.service.threads.import_all", fails)
         monkeypatch.setattr(threads_file, "take_out", lambda *_args: None)  # as if killed between the two stores
         with pytest.raises(SystemError):
             await bring(field, file, "three")

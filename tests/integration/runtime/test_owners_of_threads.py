@@ -535,7 +535,7 @@ async def test_every_write_for_a_turn_proves_its_epoch(pair: Pair) -> None:
         assert isinstance(refused, Fenced), name
     unproven = (await asyncio.gather(store.finish(turn, "succeeded"), return_exceptions=True))[0]
     assert isinstance(unproven, RuntimeError), "without a lease no turn is written"
-    assert {"cancel", "decide", "end_exceptions", "expire", "told", "import_threads"} <= set(dir(Store))
+    assert {"cancel", "decide", "end_exceptions", "expire", "told"} <= set(dir(Store))
     one.go.set()
 
 
