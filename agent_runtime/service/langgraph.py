@@ -10,6 +10,7 @@ from agent_runtime.graph.engine.engine import Engine
 from agent_runtime.graph.engine.states import no_state, schemas_of, state_of, to_json
 from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.mapping import to_message
+from agent_runtime.service.assistants import drop_assistant, list_assistants, put_assistant
 from agent_runtime.service.servicer import Runtime
 from agent_runtime.service.thread_records import LARGEST_METADATA, get_thread, is_within
 from agent_runtime.service.threads import ThreadImport
@@ -42,6 +43,18 @@ class LangGraph:
         inner = {name: schemas_of(one) async for name, one in found}
         given = {"graph_json": drawn.to_json(), "schemas_json": schemas_of(graph), "subgraphs_json": inner}
         return wire.GraphDescription(**{name: to_json(value) for name, value in given.items()})
+
+    async def PutAssistant(self, request: wire.PutAssistantRequest, _context: Any) -> wire.Assistant:
+        """Make or change an assistant. Raises AlreadyExists, Exhausted, InvalidInput, NotFound."""
+        return await self._store.write(put_assistant, request, self._runtime.clock.now(), str(current()))
+
+    async def ListAssistants(self, request: wire.ListAssistantsRequest, _context: Any) -> wire.ListAssistantsResponse:
+        """Return the assistants that clients made, or one with all its versions."""
+        return await self._store.read(list_assistants, request)
+
+    async def DropAssistant(self, request: wire.DropAssistantRequest, _context: Any) -> wire.Assistant:
+        """Delete an assistant. Raises NotFound."""
+        return await self._store.write(drop_assistant, request)
 
     async def _engine(self, thread_id: str) -> Engine | None:
         """Return the engine of a thread's graph; None before the first turn. Raises NotFound, Conflict."""

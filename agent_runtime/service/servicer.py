@@ -87,8 +87,8 @@ RULES = Rules(
         {
             *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "GetThread", "ListChannels", "GetConversation"),
             *("WatchConversation", "ListInterrupts", "ListExceptions", "ListCandidates", "ListCategories"),
-            *("ListGraphs", "DescribeGraph", "GetState", "ListStates", "WatchRun", "ListPages", "GetPage"),
-            *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
+            *("ListGraphs", "DescribeGraph", "ListAssistants", "GetState", "ListStates", "WatchRun", "ListPages"),
+            *("GetPage", "GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
             *("ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
         }
     ),
@@ -98,6 +98,8 @@ RULES = Rules(
         "ImportThreads": "answer.threads.thread_id",
         "PutThread": "answer.thread_id",
         "WithdrawThread": "answer.thread_id",
+        "PutAssistant": "answer.assistant_id",
+        "DropAssistant": "answer.assistant_id",
         "ResolveInterrupt": "answer.interrupt_id",
         "ResolveInterrupts": "answer.interrupts.interrupt_id",
         "RevokeException": "answer.number",

@@ -81,6 +81,18 @@ thread_records = sa.Table(
     sa.Column("withdrawn_at_us", sa.BigInteger),  # a withdrawn thread is in no list
 )
 
+# Assistants that LangGraph's clients made.
+assistants = sa.Table(
+    "assistants",
+    metadata,
+    sa.Column("assistant_id", TEXT, primary_key=True),
+    sa.Column("versions_json", TEXT, nullable=False),  # a JSON list of objects, oldest first
+    sa.Column("via", TEXT, nullable=False),  # the channel of the last change
+    sa.Column("version", sa.BigInteger, nullable=False),  # the number of the current version
+    sa.Column("created_at_us", sa.BigInteger, nullable=False),
+    sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+)
+
 # All keys that were taken, kept permanently: a trigger with a taken key is a duplicate.
 keys = sa.Table(
     "keys",

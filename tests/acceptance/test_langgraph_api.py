@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
 from tests.support.constellation import AGENT_RUNTIME
 from tests.support.langgraph import Lg, constellation_with_web, said
@@ -42,7 +43,11 @@ def test_get_info(lg: Lg) -> None:
 
 
 def test_post_assistants(lg: Lg) -> None:
-    assert "config.toml" in lg.refused("POST", "/assistants", {"graph_id": "agent0"})
+    made = lg.ask("POST", "/assistants", {"graph_id": "agent0", "name": "Mine"})
+    assert (made["graph_id"], made["name"], made["version"]) == ("agent0", "Mine", 1)
+    lg.ask("DELETE", f"/assistants/{made['assistant_id']}", status=204)
+    assert "missing" in lg.refused("POST", "/assistants", {})
+    assert "no assistant 'x'" in lg.refused("POST", "/assistants", {"graph_id": "x"}, status=404)
 
 
 def test_post_assistants_search(lg: Lg) -> None:
@@ -90,7 +95,8 @@ def test_get_assistants_assistant_id_subgraphs_namespace(lg: Lg) -> None:
 
 
 def test_post_assistants_assistant_id_versions(lg: Lg) -> None:
-    lg.refused("POST", "/assistants/agent0/versions", {})
+    (found,) = lg.ask("POST", "/assistants/agent0/versions", {})
+    assert found == lg.ask("GET", "/assistants/agent0")
 
 
 def test_post_assistants_assistant_id_latest(lg: Lg) -> None:
@@ -471,6 +477,14 @@ def test_post_threads_thread_id_commands(lg: Lg) -> None:
     assert command("run.start", assistant_id="agent0", input=said("And now?"))["result"]["thread_id"] == made
     assert command("state.fork", checkpoint_id="x")["type"] == "error"
     assert command("run.start", assistant_id="nobody", input=said("x"))["error"] == "no_such_run"
+
+
+def test_socket_threads_thread_id_stream_events(lg: Lg, thread: str) -> None:
+    url = f"{lg.url.replace('http://', 'ws://')}/threads/{thread}/stream/events"
+    with connect(url, additional_headers={"x-api-key": lg.keys["read"]}) as socket:
+        socket.send(json.dumps({"id": 1, "method": "subscription.subscribe", "params": {"channels": ["values"]}}))
+        assert json.loads(socket.recv(timeout=60)) == {"type": "success", "id": 1, "result": {}}
+        assert json.loads(socket.recv(timeout=60))["method"] == "values"
 
 
 def test_post_threads_thread_id_stream_events(lg: Lg) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-import websockets.asyncio.client
-import websockets.sync.client
+from langgraph_sdk.stream.transport import ProtocolWebSocketTransport, SyncProtocolWebSocketTransport
 
 URL, KEY = os.environ["LANGGRAPH_INTEGRATION_URL"], os.environ["LANGGRAPH_API_KEY"]
 HEADERS = {"x-api-key": KEY}
@@ -27,20 +26,21 @@ def with_key(made: Any) -> Any:
     return construct
 
 
-def with_header(connect: Any) -> Any:
-    def connected(*args: Any, **options: Any) -> Any:
-        options["additional_headers"] = {**(options.get("additional_headers") or {}), **HEADERS}
-        return connect(*args, **options)
+def with_header(made: Any) -> Any:
+    """Return the constructor of a WebSocket's client so that its handshake has the key."""
 
-    return connected
+    def construct(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **{**options, "headers": {**(options.get("headers") or {}), **HEADERS}})
+
+    return construct
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "integration: of LangGraph's suite")
     for client in (httpx.Client, httpx.AsyncClient):
         client.__init__ = with_key(client.__init__)  # type: ignore[method-assign]
-    for module in (websockets.asyncio.client, websockets.sync.client):
-        module.connect = with_header(module.connect)  # type: ignore[attr-defined]
+    for transport in (ProtocolWebSocketTransport, SyncProtocolWebSocketTransport):
+        transport.__init__ = with_header(transport.__init__)  # type: ignore[method-assign]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -366,7 +366,8 @@ def the_requests() -> str:
     answers = tomllib.loads(REQUESTS.read_text(encoding="utf-8"))
     web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
     gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="default"))
-    offered = [f"{method} {one.path}" for one in routes(Api(gateway)) for method in sorted(one.methods - {"HEAD"})]
+    methods = ((one, getattr(one, "methods", {"SOCKET"})) for one in routes(Api(gateway)))
+    offered = [f"{method} {one.path}" for one, known in methods for method in sorted(known - {"HEAD"})]
     says = (
         f"This page lists the requests of LangGraph's API that are answered under `/lg`. {WRITTEN} "
         "[LangGraph API](../langgraph-api.md) explains them. Any other request is 404."

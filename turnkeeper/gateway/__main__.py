@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from contextlib import ExitStack, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import h11
@@ -37,6 +38,7 @@ HEADERS_S = 10.0  # seconds for the first line and the headers of a request
 MOST_CONNECTIONS = 256
 SPARE_CONNECTIONS = 64  # for unknown clients; beyond this number they displace each other
 LARGEST_REST = 256 << 10  # bytes of a body that may arrive after its request was answered
+LARGEST_FRAME = 1 << 20  # bytes of a WebSocket's message from a client
 MOST_LINES = 20  # log lines of the libraries per minute
 _STOP_GRACE_S = 2
 _HEAD, _BARE = re.compile(rb"(?s).*?(?:\n\r?\n|$)"), re.compile(rb"(?<!\r)\n")
@@ -77,7 +79,8 @@ class Protocol(H11Protocol):
         self._wait_for_headers()
 
     def _make_room(self) -> None:
-        open_: list[Protocol] = [one for one in self.connections if not one.transport.is_closing()]  # type: ignore[misc]
+        each = (one for one in self.connections if isinstance(one, Protocol))  # a WebSocket has shown its key
+        open_ = [one for one in each if not one.transport.is_closing()]
         others = [one for one in open_ if one is not self and not one.is_known()]
         if len(open_) > MOST_CONNECTIONS - SPARE_CONNECTIONS and others:
             min(others, key=lambda one: one.made_at).transport.abort()
@@ -105,6 +108,11 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Pass the connection to the protocol of WebSockets."""
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
 
     def _wait_for_headers(self) -> None:
         self._waiting = self.loop.call_later(HEADERS_S, self.transport.abort)
@@ -222,8 +230,10 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 
 def config_of(app: Any) -> uvicorn.Config:
     """Return the server's configuration: it logs no requests and trusts no proxy headers."""
+    sockets: Any = "websockets-sansio" if find_spec("websockets") else "none"  # LangGraph's SDK brings the package
     return uvicorn.Config(
-        app, http=Protocol, ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        app, http=Protocol, ws=sockets, ws_max_size=LARGEST_FRAME, log_config=None, access_log=False,
+        server_header=False, proxy_headers=False,
         lifespan="on", loop="asyncio", timeout_graceful_shutdown=_STOP_GRACE_S, timeout_keep_alive=60,
         limit_concurrency=2 * MOST_CONNECTIONS, h11_max_incomplete_event_size=32 << 10,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request, cookie_parser
+from starlette.requests import HTTPConnection, Request, cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from turnkeeper.clock import Clock
@@ -97,6 +97,9 @@ class Door:
         self._refused: OrderedDict[Any, int] = OrderedDict()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -114,12 +117,30 @@ class Door:
             answer = _refusal(request.url.path, refused)
         await answer(scope, receive, self._with(extra, scope, send))
 
-    def _check_host(self, request: Request) -> None:
+    async def _socket(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a WebSocket of a client with a key to the application, or refuse it before it opens."""
+        request, answer = HTTPConnection(scope), self._app
+        try:
+            self._check_host(request)
+            self._check_origin(request)
+            _check_socket(request.url.path)
+            scope["who"] = await self._client(request, "api")
+        except HTTPException as refused:
+            answer = _refusal(request.url.path, refused)
+
+        async def sent(message: Any) -> None:
+            if message["type"] == "websocket.send" and self._is_revoked(scope["who"]):
+                scope["state"]["abort"]()
+            await send(message)
+
+        await answer(scope, receive, sent)
+
+    def _check_host(self, request: HTTPConnection) -> None:
         given = request.headers.getlist("host")
         if len(given) != 1 or given[0].lower() not in self._hosts:
             raise HTTPException(421, f"this server is {', '.join(self._hosts)}, not another host")
 
-    def _check_origin(self, request: Request) -> Mapping[str, str]:
+    def _check_origin(self, request: HTTPConnection) -> Mapping[str, str]:
         """Return the headers that let a page of another origin read the answer; none for our own page."""
         origins = request.headers.getlist("origin")
         if not origins or origins == [self._own(request)]:
@@ -129,7 +150,7 @@ class Door:
             raise HTTPException(403, "pages of other origins may not use this; [web] origins lists the permitted ones")
         return {**_CORS, "access-control-allow-origin": origins[0], "cross-origin-resource-policy": "cross-origin"}
 
-    def _own(self, request: Request) -> str:
+    def _own(self, request: HTTPConnection) -> str:
         return self._hosts[request.headers["host"].lower()]
 
     async def _who(self, request: Request) -> Who:
@@ -143,7 +164,7 @@ class Door:
             return Who(surface=surface, scope=Scope.DECIDE, session=session)
         return await self._client(request, surface)
 
-    async def _client(self, request: Request, surface: str) -> Who:
+    async def _client(self, request: HTTPConnection, surface: str) -> Who:
         if surface == "api":
             name, given = "x-api-key", request.headers.get("x-api-key", "")
         else:
@@ -159,7 +180,7 @@ class Door:
             raise HTTPException(401, f"a valid key is needed in the header {name}, and nowhere else; {hint}")
         return Who(surface=surface, scope=key.allows, key=key.id)
 
-    async def _hold_up(self, request: Request) -> None:
+    async def _hold_up(self, request: HTTPConnection) -> None:
         """Wait longer after each refusal on one connection."""
         count = self._refused.pop(request.scope.get("client"), 0) + 1
         self._refused[request.scope.get("client")] = count
@@ -206,6 +227,11 @@ class Door:
         sent = request.headers.get(PAGE_KEY) or request.scope["form"].get(FIELD, "")
         if session is not None and sent != session.page_key:
             raise HTTPException(403, "this page belongs to another login; load it again")
+
+
+def _check_socket(path: str) -> None:
+    if surface_of(path) != "api":
+        raise HTTPException(404, "there is no WebSocket here")
 
 
 def _bounded(request: Request, receive: Any) -> Any:

@@ -2642,6 +2642,136 @@ class ListStatesResponse(_message.Message):
 Global___ListStatesResponse: _TypeAlias = ListStatesResponse  # noqa: Y015
 
 @_typing.final
+class PutAssistantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSISTANT_ID_FIELD_NUMBER: _builtins.int
+    FIELDS_JSON_FIELD_NUMBER: _builtins.int
+    MUST_BE_NEW_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    assistant_id: _builtins.str
+    fields_json: _builtins.str
+    """graph_id, name, description, config, context, metadata: all of a new one, or what changes"""
+    must_be_new: _builtins.bool
+    version: _builtins.int
+    """make this earlier version the current one; nothing else changes"""
+    def __init__(
+        self,
+        *,
+        assistant_id: _builtins.str = ...,
+        fields_json: _builtins.str = ...,
+        must_be_new: _builtins.bool = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistant_id", b"assistant_id", "fields_json", b"fields_json", "must_be_new", b"must_be_new", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutAssistantRequest: _TypeAlias = PutAssistantRequest  # noqa: Y015
+
+@_typing.final
+class ListAssistantsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSISTANT_ID_FIELD_NUMBER: _builtins.int
+    assistant_id: _builtins.str
+    """only this one, with all its versions"""
+    def __init__(
+        self,
+        *,
+        assistant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistant_id", b"assistant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAssistantsRequest: _TypeAlias = ListAssistantsRequest  # noqa: Y015
+
+@_typing.final
+class DropAssistantRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSISTANT_ID_FIELD_NUMBER: _builtins.int
+    assistant_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        assistant_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistant_id", b"assistant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropAssistantRequest: _TypeAlias = DropAssistantRequest  # noqa: Y015
+
+@_typing.final
+class Assistant(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSISTANT_ID_FIELD_NUMBER: _builtins.int
+    FIELDS_JSON_FIELD_NUMBER: _builtins.int
+    VERSIONS_JSON_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    VIA_FIELD_NUMBER: _builtins.int
+    assistant_id: _builtins.str
+    fields_json: _builtins.str
+    """of the current version"""
+    via: _builtins.str
+    """by what it was changed last"""
+    @_builtins.property
+    def versions_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """oldest first; left out in a list of all"""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        assistant_id: _builtins.str = ...,
+        fields_json: _builtins.str = ...,
+        versions_json: _abc.Iterable[_builtins.str] | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+        via: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistant_id", b"assistant_id", "created_at", b"created_at", "fields_json", b"fields_json", "updated_at", b"updated_at", "versions_json", b"versions_json", "via", b"via"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Assistant: _TypeAlias = Assistant  # noqa: Y015
+
+@_typing.final
+class ListAssistantsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSISTANTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def assistants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assistant]: ...
+    def __init__(
+        self,
+        *,
+        assistants: _abc.Iterable[Global___Assistant] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assistants", b"assistants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAssistantsResponse: _TypeAlias = ListAssistantsResponse  # noqa: Y015
+
+@_typing.final
 class WithdrawThreadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

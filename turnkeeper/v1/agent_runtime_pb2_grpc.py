@@ -179,6 +179,21 @@ class AgentRuntimeStub(object):
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.SerializeToString,
                 response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
                 _registered_method=True)
+        self.PutAssistant = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/PutAssistant',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.PutAssistantRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Assistant.FromString,
+                _registered_method=True)
+        self.ListAssistants = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListAssistants',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAssistantsRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAssistantsResponse.FromString,
+                _registered_method=True)
+        self.DropAssistant = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/DropAssistant',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.DropAssistantRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Assistant.FromString,
+                _registered_method=True)
         self.WatchRun = channel.unary_stream(
                 '/turnkeeper.v1.AgentRuntime/WatchRun',
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchRunRequest.SerializeToString,
@@ -483,6 +498,25 @@ class AgentRuntimeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PutAssistant(self, request, context):
+        """Assistants that LangGraph's clients made: a graph with config, context and metadata, in versions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAssistants(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropAssistant(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchRun(self, request, context):
         """The events of a thread's runs, from the newest run's beginning or as the request says, then live.
         """
@@ -754,6 +788,21 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.WithdrawThread,
                     request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.FromString,
                     response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.SerializeToString,
+            ),
+            'PutAssistant': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutAssistant,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.PutAssistantRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Assistant.SerializeToString,
+            ),
+            'ListAssistants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAssistants,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAssistantsRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAssistantsResponse.SerializeToString,
+            ),
+            'DropAssistant': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropAssistant,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.DropAssistantRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Assistant.SerializeToString,
             ),
             'WatchRun': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchRun,
@@ -1634,6 +1683,87 @@ class AgentRuntime(object):
             '/turnkeeper.v1.AgentRuntime/WithdrawThread',
             turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.SerializeToString,
             turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutAssistant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/PutAssistant',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.PutAssistantRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.Assistant.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAssistants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListAssistants',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAssistantsRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAssistantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropAssistant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/DropAssistant',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.DropAssistantRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.Assistant.FromString,
             options,
             channel_credentials,
             insecure,

@@ -96,6 +96,10 @@ class AgentRuntimeStub:
     """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
     is not over.
     """
+    PutAssistant: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutAssistantRequest, _agent_runtime_pb2.Assistant]
+    """Assistants that LangGraph's clients made: a graph with config, context and metadata, in versions."""
+    ListAssistants: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListAssistantsRequest, _agent_runtime_pb2.ListAssistantsResponse]
+    DropAssistant: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.DropAssistantRequest, _agent_runtime_pb2.Assistant]
     WatchRun: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchRunRequest, _agent_runtime_pb2.RunEvent]
     """The events of a thread's runs, from the newest run's beginning or as the request says, then live."""
     ListPages: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]
@@ -194,6 +198,10 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
     is not over.
     """
+    PutAssistant: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutAssistantRequest, _agent_runtime_pb2.Assistant]  # type: ignore[assignment]
+    """Assistants that LangGraph's clients made: a graph with config, context and metadata, in versions."""
+    ListAssistants: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListAssistantsRequest, _agent_runtime_pb2.ListAssistantsResponse]  # type: ignore[assignment]
+    DropAssistant: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.DropAssistantRequest, _agent_runtime_pb2.Assistant]  # type: ignore[assignment]
     WatchRun: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchRunRequest, _agent_runtime_pb2.RunEvent]  # type: ignore[assignment]
     """The events of a thread's runs, from the newest run's beginning or as the request says, then live."""
     ListPages: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]  # type: ignore[assignment]
@@ -463,6 +471,28 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
         is not over.
         """
+
+    @_abc_1.abstractmethod
+    def PutAssistant(
+        self,
+        request: _agent_runtime_pb2.PutAssistantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Assistant, _abc.Awaitable[_agent_runtime_pb2.Assistant]]:
+        """Assistants that LangGraph's clients made: a graph with config, context and metadata, in versions."""
+
+    @_abc_1.abstractmethod
+    def ListAssistants(
+        self,
+        request: _agent_runtime_pb2.ListAssistantsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListAssistantsResponse, _abc.Awaitable[_agent_runtime_pb2.ListAssistantsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DropAssistant(
+        self,
+        request: _agent_runtime_pb2.DropAssistantRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Assistant, _abc.Awaitable[_agent_runtime_pb2.Assistant]]: ...
 
     @_abc_1.abstractmethod
     def WatchRun(

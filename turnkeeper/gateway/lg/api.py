@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothing is drawn
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
@@ -18,7 +18,7 @@ from turnkeeper.gateway.calls import MOST_OF_API, MOST_STREAMS, Gateway, Who, ne
 from turnkeeper.gateway.door import LARGEST_BODY
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg.approvals import Served, to_interrupt
-from turnkeeper.gateway.lg.conversation import FINISHED, OWN, thread_of
+from turnkeeper.gateway.lg.conversation import FINISHED, OWN, is_uuid, thread_of
 from turnkeeper.gateway.lg.requests import Once, checked
 from turnkeeper.gateway.streams import EventStream
 from turnkeeper.times import rfc3339
@@ -50,6 +50,11 @@ async def read_json(request: Request) -> Any:
         text = (await request.body()).decode()
     except UnicodeDecodeError as error:
         raise InvalidInput("is not UTF-8", where="body") from error
+    return parsed(text)
+
+
+def parsed(text: str) -> Any:
+    """Return the JSON of a body or of a frame. Raises InvalidInput."""
     return read_value(text, where="body", longest=LARGEST_BODY, deepest=_DEEPEST) if text.strip() else {}
 
 
@@ -129,7 +134,7 @@ class Api:
             detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_API} of one client"
             raise Exhausted(detail, hint="close another, or start the run without waiting for it")
 
-    def asks(self, request: Request, scope: Scope = Scope.READ) -> tuple[Who, Any]:
+    def asks(self, request: HTTPConnection, scope: Scope = Scope.READ) -> tuple[Who, Any]:
         """Return the caller, and the agent runtime's methods on its behalf. Raises Denied."""
         who = need(request, scope)
         return who, self.gateway.daemons(who)
@@ -146,7 +151,12 @@ class Api:
         return found
 
     async def graph_of(self, runtime: Any, given: str) -> tuple[str, str]:
-        """Return an assistant's name, and its graph's name in the daemons. Raises NotFound."""
+        """Return an assistant's name, and its graph's name in the daemons. Raises NotFound.
+
+        An assistant that a client made has the name of its graph here.
+        """
+        made = await self.made(runtime, given)
+        given = json.loads(made.fields_json)["graph_id"] if made is not None else given
         known = await self.assistants(runtime)
         for one in known:
             names = {one.name, assistant_id(one.name)}
@@ -154,6 +164,28 @@ class Api:
             if given in names:
                 return one.name, "" if one.is_default else one.name
         raise NotFound(f"no assistant {given[:80]!r}", hint=meant(given, [one.name for one in known]))
+
+    async def made(self, runtime: Any, given: str) -> wire.Assistant | None:
+        """Return the assistant with this id that a client made, with its versions; None if there is none."""
+        if not is_uuid(given):
+            return None
+        asked = wire.ListAssistantsRequest(assistant_id=given)
+        return next(iter((await runtime.ListAssistants(asked)).assistants), None)
+
+    async def completed(self, runtime: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request with the config and context of the assistant that it names; its own values win, by key."""
+        made = await self.made(runtime, str(body.get("assistant_id") or ""))
+        if made is None:
+            return dict(body)
+        fields = json.loads(made.fields_json)
+        config, context = body.get("config") or {}, body.get("context") or {}
+        if not isinstance(config, dict) or not isinstance(context, dict):
+            return dict(body)  # its parser refuses it
+        inner = [one.get("configurable") or {} for one in (fields["config"], config)]
+        whole = {**fields["config"], **config}
+        if isinstance(inner[1], dict) and any(inner):
+            whole["configurable"] = inner[0] | inner[1]
+        return {**body, "config": whole, "context": {**fields["context"], **context}}
 
     def name_of(self, graph: str) -> str:
         """Return the assistant's name under which clients know the graph of a thread or task."""

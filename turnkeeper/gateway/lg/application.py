@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.gateway.calls import Gateway, Offered, refuse
@@ -33,7 +33,7 @@ async def _unknown(_request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": detail}, 404 if status == 405 else status)
 
 
-def routes(api: Api) -> list[Route]:
+def routes(api: Api) -> list[BaseRoute]:
     """Return all routes, more specific ones first."""
     runs = Runs(api)
     public = [Route("/ok", lambda _request: JSONResponse({"ok": True})), Route("/info", _info)]

@@ -6,6 +6,7 @@ A thread is a thread, and a run is a turn. Its state is the one that its graph h
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID  # noqa: TID251 - parses: nothing is drawn
 
 from turnkeeper.errors import InvalidInput
 from turnkeeper.gateway.lg.approvals import to_interrupt
@@ -17,6 +18,18 @@ _RUNS = {"running": "running", "succeeded": "success", "silent": "success", "fai
 _THREADS = {"running": "busy", "accepted": "busy", "paused": "busy", "failed": "error"}
 FINISHED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 ANY = frozenset({"accepted", "held", "kept", "running", "interrupted", "paused"}) | FINISHED
+
+
+def is_uuid(text: str) -> bool:
+    """Return True if a text has the form of the ids that clients draw.
+
+    >>> is_uuid("6d1d3862-7f10-5e24-b465-4276d1eb94d7"), is_uuid("agent0")
+    (True, False)
+    """
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def run_status(status: str) -> str:
@@ -63,13 +76,14 @@ def shown(messages: object) -> tuple[str, str]:
 
 
 def run_of(turn: wire.Turn, assistant_id: str, **rest: Any) -> dict[str, Any]:
-    given = json.loads(turn.run_json or "{}").get("metadata") or {}
+    run = json.loads(turn.run_json or "{}")
+    given = run.get("metadata") or {}
     about = given | {"turnkeeper": {"channel": turn.channel, "category": turn.category, "task": turn.task_name or None}}
     ended = time_of(turn, "ended_at")
     return {
         "run_id": turn.turn_id,
         "thread_id": turn.thread_id,
-        "assistant_id": assistant_id,
+        "assistant_id": run.get("assistant_id") or assistant_id,
         "status": run_status(turn.status),
         "created_at": time_of(turn, "started_at"),
         "updated_at": ended or time_of(turn, "started_at"),

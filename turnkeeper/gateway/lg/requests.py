@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
-from turnkeeper.gateway.lg.conversation import shown
+from turnkeeper.gateway.lg.conversation import is_uuid, shown
 
 MODES = frozenset(
     {
@@ -53,7 +53,7 @@ def _are_texts(value: object) -> bool:
 _TEXTS = (
     *("as_node", "assistant_id", "checkpoint_id", "end_time", "graph_id", "if_exists", "if_not_exists", "key", "name"),
     *("method", "multitask_strategy", "on_completion", "on_disconnect", "on_run_completed", "query", "schedule"),
-    *("sort_by", "sort_order", "status", "thread_id", "timezone"),
+    *("description", "sort_by", "sort_order", "status", "thread_id", "timezone"),
 )
 _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(_TEXTS, ("a text", _is_text)),
@@ -107,6 +107,7 @@ def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, An
                 raise InvalidInput("is not a list of nodes", where=name, hint="give the nodes' names, or '*'")
             found[name] = nodes
     found |= {"metadata": body["metadata"]} if body.get("metadata") else {}
+    found |= {"assistant_id": body["assistant_id"]} if is_uuid(str(body.get("assistant_id"))) else {}
     config: dict[str, Any] = {}
     for name, value in (body.get("config") or {}).items():
         if name == "configurable" or value in (None, [], {}, ""):

@@ -15,7 +15,7 @@ from turnkeeper.gateway.calls import Who, need
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.approvals import rejection
-from turnkeeper.gateway.lg.conversation import FINISHED, run_of, run_status, turn_statuses
+from turnkeeper.gateway.lg.conversation import FINISHED, is_uuid, run_of, run_status, turn_statuses
 from turnkeeper.gateway.lg.events import Event, RunStream
 from turnkeeper.gateway.lg.requests import NOT_STREAMED, RunRequest, check_newest, checked, read_modes, read_run, refuse
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -25,7 +25,7 @@ _KEPT = "its record stays"
 
 
 class Started:
-    """The result of a request for a run: its thread, its turn, and the assistant."""
+    """The result of a request for a run: its thread, its turn, and the assistant's name or id."""
 
     def __init__(self, thread_id: str, turn_id: str, assistant: str) -> None:
         self.thread_id, self.turn_id, self.assistant = thread_id, turn_id, assistant
@@ -65,8 +65,9 @@ class Runs(lg.Handlers):
         Raises:
             TurnkeeperError: the request was refused, or its effect is unknown because the daemon went away.
         """
-        asked = read_run(checked(dict(body)))
+        asked = read_run(await self._api.completed(runtime, checked(dict(body))))
         name, graph = await self._api.graph_of(runtime, asked.assistant)
+        name = asked.assistant if is_uuid(asked.assistant) else name
         thread = await self._thread(runtime, thread_id, asked)
         if asked.checkpoint_id:
             newest = await self._api.state(runtime, thread.thread_id)
@@ -152,7 +153,8 @@ class Runs(lg.Handlers):
     async def _run(self, runtime: Any, started: Started) -> dict[str, Any]:
         turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=started.turn_id))
         turn.thread_id = turn.thread_id or started.thread_id
-        run = run_of(turn, lg.assistant_id(started.assistant), run_id=started.turn_id)
+        named = started.assistant if is_uuid(started.assistant) else lg.assistant_id(started.assistant)
+        run = run_of(turn, named, run_id=started.turn_id)
         if run["created_at"] is None:
             run["created_at"] = run["updated_at"] = self._api.now()
         return run

@@ -16,6 +16,7 @@ SURFACE = Surface(
         "agent_runtime.graph.checkpointer.threads_file",
         "agent_runtime.graph.engine.run_events",
         "agent_runtime.graph.engine.states",
+        "agent_runtime.service.assistants",
         "agent_runtime.service.langgraph",
         "agent_runtime.service.threads",
     ),

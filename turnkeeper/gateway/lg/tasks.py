@@ -2,51 +2,56 @@
 
 import json
 from typing import Any
+from uuid import UUID  # noqa: TID251 - the digits come from the gateway's entropy
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnkeeper.errors import Conflict, NotFound, Unreachable
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
-from turnkeeper.gateway.lg.conversation import holds
+from turnkeeper.gateway.lg.conversation import holds, is_uuid, time_of
 from turnkeeper.gateway.lg.crons import changed_spec, cron_of, spec_of
-from turnkeeper.gateway.lg.requests import refuse
+from turnkeeper.gateway.lg.requests import graph_options, refuse, refuse_options, run_options
 from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
 from turnkeeper.v1 import schedules_pb2 as wire
 
 _OURS = "assistants are declared in config.toml"
+_FIELDS = ("graph_id", "name", "description", "config", "context", "metadata")
 AWAY = 20  # attempts to reach a daemon that is away while it creates a task
 
 
 class Assistants(lg.Handlers):
-    """The handlers of assistants: the graphs and assistants that config.toml declares."""
+    """The handlers of assistants: the graphs and assistants that config.toml declares, and those that clients make."""
 
     def routes(self) -> list[Route]:
         one = "/assistants/{assistant_id}"
         return lg.routes_of(
-            ("POST", "/assistants", self.refused),
+            ("POST", "/assistants", self.create),
             ("POST", "/assistants/search", self.search),
             ("POST", "/assistants/count", self.count),
             ("GET", one, self.get),
-            ("PATCH", one, self.refused),
-            ("DELETE", one, self.refused),
+            ("PATCH", one, self.update),
+            ("DELETE", one, self.delete),
             ("GET", f"{one}/graph", self.graph),
             ("GET", f"{one}/schemas", self.schemas),
             ("GET", f"{one}/subgraphs", self.subgraphs),
             ("GET", f"{one}/subgraphs/{{namespace}}", self.subgraphs),
-            ("POST", f"{one}/versions", self.refused),
-            ("POST", f"{one}/latest", self.refused),
+            ("POST", f"{one}/versions", self.versions),
+            ("POST", f"{one}/latest", self.latest),
         )
 
     async def _found(self, request: Request) -> list[dict[str, Any]]:
         _, runtime = self._api.asks(request)
         body = await lg.read_body(request)
-        found = [self._shown(one) for one in await self._api.assistants(runtime)]
-        wanted = {name: body[name] for name in ("graph_id", "name") if body.get(name)}
-        wanted |= {"graph_id": self._api.name_of(wanted["graph_id"])} if "graph_id" in wanted else {}
-        return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
+        found = sorted(map(self._shown, await self._api.assistants(runtime)), key=lambda one: str(one["name"]))
+        made = (await runtime.ListAssistants(runtime_wire.ListAssistantsRequest())).assistants
+        found += [_made(one) for one in made]
+        wanted = {"graph_id": self._api.name_of(body["graph_id"])} if body.get("graph_id") else {}
+        said = str(body.get("name") or "").lower()
+        fits = (one for one in found if holds(one, wanted) and said in str(one["name"]).lower())
+        return [one for one in fits if holds(one["metadata"], body.get("metadata") or {})]
 
     def _shown(self, one: runtime_wire.Graph) -> dict[str, Any]:
         about = {"created_by": "system", "turnkeeper": {"reference": one.reference, "problem": one.problem or None}}
@@ -64,16 +69,19 @@ class Assistants(lg.Handlers):
         }
 
     async def search(self, request: Request) -> Response:
-        body = await lg.read_body(request)
-        found = sorted(await self._found(request), key=lambda one: str(one["name"]))
-        return self.page(found, body)
+        """Answer with the assistants of config.toml by name, then those that clients made, unless asked otherwise."""
+        body, found = await lg.read_body(request), await self._found(request)
+        return self.page(lg.ordered(found, body, "name") if body.get("sort_by") else found, body)
 
     async def count(self, request: Request) -> Response:
         return lg.reply(len(await self._found(request)))
 
     async def _one(self, request: Request) -> dict[str, Any]:
         _, runtime = self._api.asks(request)
-        name, _ = await self._api.graph_of(runtime, request.path_params["assistant_id"])
+        given = request.path_params["assistant_id"]
+        if (made := await self._api.made(runtime, given)) is not None:
+            return _made(made)
+        name, _ = await self._api.graph_of(runtime, given)
         known = {one.name: one for one in await self._api.assistants(runtime)}
         return self._shown(known[name])
 
@@ -107,9 +115,91 @@ class Assistants(lg.Handlers):
         found = json.loads(described.subgraphs_json)
         return lg.reply({place: {"graph_id": name, **schemas} for place, schemas in found.items()})
 
-    async def refused(self, request: Request) -> Response:
-        self._api.asks(request, Scope.WORK)
-        refuse("assistant", _OURS, "change [graphs] or [assistants] there, then: turnkeeper restart")
+    async def create(self, request: Request) -> Response:
+        """Make an assistant; answer with an existing one if the client allows it."""
+        _, runtime = self._api.asks(request, Scope.WORK)
+        body = await lg.read_body(request)
+        refuse_options(body, {*_FIELDS, "assistant_id", "if_exists"})
+        fields = await self._fields(runtime, body)
+        if "graph_id" not in fields:
+            raise InvalidInput("is missing", where="graph_id", hint="give the name of a graph, such as agent0")
+        given = str(body.get("assistant_id") or UUID(hex=self._api.gateway.entropy.hex(32), version=4))
+        if not is_uuid(given):
+            raise InvalidInput("is not a UUID", where="assistant_id", hint="leave it out")
+        known = await self._api.made(runtime, given)
+        if known is not None and body.get("if_exists") == "do_nothing":
+            return lg.reply(_made(known))
+        if given in {lg.assistant_id(one.name) for one in await self._api.assistants(runtime)}:
+            raise Conflict(f"assistant {given} already exists", where="assistant_id", hint="leave it out")
+        return lg.reply(_made(await self._put(runtime, given, fields, must_be_new=True)))
+
+    async def _fields(self, runtime: Any, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of an assistant in a client's body. Raises InvalidInput, NotFound."""
+        graph_options(body)
+        run_options(body, ())
+        found = {name: body[name] for name in _FIELDS if body.get(name) is not None}
+        if "graph_id" in found:
+            name, _ = await self._api.graph_of(runtime, found["graph_id"])
+            known = {one.name: one for one in await self._api.assistants(runtime)}[name]
+            if known.is_assistant or is_uuid(found["graph_id"]):
+                refuse("graph_id", "it is an assistant", f"name its graph: {known.graph or name}")
+            found["graph_id"] = name
+        return found
+
+    async def _put(self, runtime: Any, given: str, fields: dict[str, Any], **how: Any) -> runtime_wire.Assistant:
+        text = json.dumps(fields, ensure_ascii=False)
+        put = runtime_wire.PutAssistantRequest(assistant_id=given, fields_json=text, **how)
+        made: runtime_wire.Assistant = await runtime.PutAssistant(put)
+        return made
+
+    async def _own(self, request: Request) -> tuple[Any, str]:
+        """Return the runtime and the id of the assistant in a request's path. Refuse one that config.toml declares."""
+        _, runtime = self._api.asks(request, Scope.WORK)
+        given = request.path_params["assistant_id"]
+        if await self._api.made(runtime, given) is None:
+            await self._api.graph_of(runtime, given)
+            refuse("assistant", _OURS, "change [graphs] or [assistants] there, then: turnkeeper restart")
+        return runtime, given
+
+    async def update(self, request: Request) -> Response:
+        """Add a version with changed fields, and make it the current one."""
+        runtime, given = await self._own(request)
+        body = await lg.read_body(request)
+        refuse_options(body, _FIELDS)
+        return lg.reply(_made(await self._put(runtime, given, await self._fields(runtime, body))))
+
+    async def latest(self, request: Request) -> Response:
+        """Make an earlier version the current one."""
+        runtime, given = await self._own(request)
+        version = lg.number((await lg.read_body(request)).get("version"), "version", 0)
+        if not version:
+            raise InvalidInput("is missing", where="version")
+        return lg.reply(_made(await self._put(runtime, given, {}, version=version)))
+
+    async def versions(self, request: Request) -> Response:
+        """Answer with the versions of an assistant, newest first."""
+        _, runtime = self._api.asks(request)
+        body = await lg.read_body(request)
+        made = await self._api.made(runtime, request.path_params["assistant_id"])
+        each = [await self._one(request)] if made is None else [_made(made, one) for one in made.versions_json][::-1]
+        shown, headers = lg.page_of([one for one in each if holds(one["metadata"], body.get("metadata") or {})], body)
+        return lg.reply(shown, headers=headers)
+
+    async def delete(self, request: Request) -> Response:
+        """Delete an assistant. Its threads stay, and runs that began with it continue."""
+        runtime, given = await self._own(request)
+        if request.query_params.get("delete_threads", "").lower() in {"1", "true"}:
+            refuse("delete_threads", "threads belong to a graph", "delete them: threads.delete(THREAD_ID)")
+        await runtime.DropAssistant(runtime_wire.DropAssistantRequest(assistant_id=given))
+        return Response(status_code=204)
+
+
+def _made(one: runtime_wire.Assistant, version_json: str = "") -> dict[str, Any]:
+    """Return an assistant that a client made, in its current version or another one."""
+    fields = json.loads(version_json or one.fields_json)
+    times = {"created_at": fields["created_at"]} if version_json else {}
+    known = {name: time_of(one, name) for name in ("created_at", "updated_at")}
+    return {"assistant_id": one.assistant_id, **fields, **known, **times}
 
 
 class Crons(lg.Handlers):
@@ -133,6 +223,7 @@ class Crons(lg.Handlers):
         who, runtime = self._api.asks(request, Scope.WORK)
         body, thread_id = await lg.read_body(request), request.path_params.get("thread_id", "")
         channel = self._api.channel
+        body = await self._api.completed(runtime, body)
         if thread_id:
             channel = (await self._api.thread(runtime, thread_id)).channel or channel
         _, graph = await self._api.graph_of(runtime, str(body.get("assistant_id") or ""))
@@ -183,7 +274,7 @@ class Crons(lg.Handlers):
     async def update(self, request: Request) -> Response:
         """Change a task, and whether it is enabled."""
         runtime, runner, task = await self._task(request, Scope.WORK)
-        body = await lg.read_body(request)
+        body = await self._api.completed(runtime, await lg.read_body(request))
         graph = None
         if body.get("assistant_id"):
             _, graph = await self._api.graph_of(runtime, str(body["assistant_id"]))

@@ -2,22 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import Conflict, Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.gateway import streams
-from turnkeeper.gateway.calls import Who
+from turnkeeper.gateway.calls import Who, who_of
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.conversation import FINISHED, holds, run_status, state_with, thread_of
 from turnkeeper.gateway.lg.events import CHANNELS, PROTOCOL_MODES, Event, RunStream, ThreadProtocol
-from turnkeeper.gateway.lg.requests import MODES, refuse, refuse_options
+from turnkeeper.gateway.lg.requests import MODES, checked, refuse, refuse_options
 from turnkeeper.gateway.lg.runs import Runs, written
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -26,6 +27,7 @@ _SEARCH = frozenset({"metadata", "status", "ids", "limit", "offset", "sort_by", 
 _STATUSES = ("idle", "busy", "interrupted", "error")
 _THREAD_MODES = frozenset({"run_modes", "lifecycle", "state_update"})
 SETTLE_S = 0.25
+MOST_SUBSCRIPTIONS = 16  # of one WebSocket
 DELETES = 100  # attempts to withdraw a thread whose turns were cancelled
 _KEPT = "a thread's record is kept, and is not written over HTTP"
 
@@ -34,9 +36,10 @@ class Threads:
     def __init__(self, api: lg.Api, runs: Runs) -> None:
         self._api, self._runs = api, runs
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         one = "/threads/{thread_id}"
-        return lg.routes_of(
+        socket = WebSocketRoute(f"{one}/stream/events", self.socket)
+        routes = lg.routes_of(
             ("POST", "/threads", self.create),
             ("POST", "/threads/search", self.search),
             ("POST", "/threads/count", self.count),
@@ -55,6 +58,7 @@ class Threads:
             ("POST", f"{one}/commands", self.command),
             ("POST", f"{one}/stream/events", self.events),
         )
+        return [socket, *routes]
 
     async def create(self, request: Request) -> Response:
         """Create a thread, or answer with the existing one if the client allows it."""
@@ -239,13 +243,15 @@ class Threads:
         """Answer a command of the newer protocol; a refusal is also an answer."""
         who, runtime = self._api.asks(request, Scope.WORK)
         body = await lg.read_body(request)
-        id_, thread_id = body.get("id"), request.path_params["thread_id"]
+        return lg.reply(await self._answered(who, runtime, request.path_params["thread_id"], body))
+
+    async def _answered(self, who: Who, runtime: Any, thread_id: str, body: dict[str, Any]) -> dict[str, Any]:
         params = body.get("params") if isinstance(body.get("params"), dict) else {}
         try:
             result = await self._commanded(who, runtime, thread_id, body.get("method"), params or {})
-        except (InvalidInput, NotFound, Conflict) as error:
-            return lg.reply({"type": "error", "id": id_, "error": _code(error), "message": str(error)})
-        return lg.reply({"type": "success", "id": id_, "result": result})
+        except (InvalidInput, NotFound, Conflict, Denied) as error:
+            return {"type": "error", "id": body.get("id"), "error": _code(error), "message": str(error)}
+        return {"type": "success", "id": body.get("id"), "result": result}
 
     async def _commanded(
         self, who: Who, runtime: Any, thread_id: str, method: object, params: dict[str, Any]
@@ -281,16 +287,64 @@ class Threads:
         """Stream a thread's events in the newer protocol until the client disconnects."""
         who, runtime = self._api.asks(request)
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
-        channels = body.get("channels")
+        thread = await self._api.thread(runtime, thread_id)
+        told = self._protocol(who, runtime, thread_id, self._subscribed(thread, body), body)
+        return self._api.event_stream(_encoded(told))
+
+    def _subscribed(self, thread: wire.Thread, body: dict[str, Any]) -> ThreadProtocol:
+        """Return the events that a client subscribes to. Raises InvalidInput."""
+        channels = checked(body).get("channels")
         if not isinstance(channels, list) or not channels:
             raise InvalidInput("is not a list of channels", where="channels", hint=f"of {', '.join(sorted(CHANNELS))}")
-        thread = await self._api.thread(runtime, thread_id)
-        told = self._protocol(who, runtime, thread_id, ThreadProtocol(body, self._api.name_of(thread.graph)), body)
-        return self._api.event_stream(told)
+        return ThreadProtocol(body, self._api.name_of(thread.graph))
+
+    async def socket(self, socket: WebSocket) -> None:
+        """Answer the commands of a client, and send the events that it subscribes to, until it disconnects."""
+        who, streams_open = who_of(socket), self._api.gateway.streams
+        if (counted := streams_open.enter(who)) is None:
+            await lg.reply({"detail": "too many streams are open"}, 429)(socket.scope, socket.receive, socket.send)
+            return
+        following: set[asyncio.Task[None]] = set()
+        try:
+            await socket.accept()
+            async for text in socket.iter_text():
+                await self._take(socket, text, following)
+        except (WebSocketDisconnect, TimeoutError):  # it has left, or does not read
+            pass
+        finally:
+            streams_open.leave(counted)
+            for one in following:
+                one.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+
+    async def _take(self, socket: WebSocket, text: str, following: set[asyncio.Task[None]]) -> None:
+        """Answer one command; begin to follow the thread if it subscribes. A refusal is also an answer."""
+        thread_id, body = socket.path_params["thread_id"], dict[str, Any]()
+        try:
+            given = lg.parsed(text)
+            body = given if isinstance(given, dict) else {}
+            if body is not given:
+                raise InvalidInput("is not an object", where="body", hint="send {id, method, params}")
+            if body.get("method") != "subscription.subscribe":
+                who, runtime = self._api.asks(socket, Scope.WORK)
+                await _sent(socket, await self._answered(who, runtime, thread_id, checked(body)))
+                return
+            who, runtime = self._api.asks(socket)
+            params = body.get("params") if isinstance(body.get("params"), dict) else {}
+            events = self._subscribed(await self._api.thread(runtime, thread_id), params or {})
+            if len(following) >= MOST_SUBSCRIPTIONS:
+                raise Exhausted(f"a socket has at most {MOST_SUBSCRIPTIONS} subscriptions", hint="open another")
+        except TurnkeeperError as error:
+            refusal = {"type": "error", "id": body.get("id"), "error": _code(error), "message": str(error)}
+            await _sent(socket, refusal)
+            return
+        await _sent(socket, {"type": "success", "id": body.get("id"), "result": {}})
+        told = self._protocol(who, runtime, thread_id, events, params or {})
+        following.add(asyncio.create_task(_followed(socket, told), name=f"socket-{thread_id}"))
 
     async def _protocol(
         self, who: Who, runtime: Any, thread_id: str, events: ThreadProtocol, body: dict[str, Any]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[dict[str, Any]]:
         followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
         followed.after = body["since"] if isinstance(body.get("since"), int) else 0
         async with aclosing(followed.changes()) as changes:
@@ -305,7 +359,28 @@ class Threads:
                     why = (await runtime.GetTurn(of)).error if status in FINISHED else ""
                     told = events.status(change, status, why, asked)
                 for one in told:
-                    yield streams.event(json.dumps(one, ensure_ascii=False), name=one["method"], id_=one["event_id"])
+                    yield one
+
+
+async def _encoded(events: AsyncGenerator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    async with aclosing(events):
+        async for one in events:
+            yield streams.event(json.dumps(one, ensure_ascii=False), name=one["method"], id_=one["event_id"])
+
+
+async def _followed(socket: WebSocket, events: AsyncGenerator[dict[str, Any]]) -> None:
+    """Send the events of a subscription. Close the socket if the runtime is gone or the client does not read."""
+    async with aclosing(events):
+        try:
+            async for one in events:
+                await _sent(socket, one)
+        except (TurnkeeperError, TimeoutError) as error:
+            await socket.close(1011, str(error)[:100])
+
+
+async def _sent(socket: WebSocket, message: dict[str, Any]) -> None:
+    async with asyncio.timeout(streams.SLOWEST_S):
+        await socket.send_text(json.dumps(message, ensure_ascii=False))
 
 
 def _metadata(body: dict[str, Any]) -> str:

@@ -14,6 +14,9 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 class Runtime:
     """A runtime with a default graph, another one, and an assistant of the default one."""
 
+    async def ListAssistants(self, _request: wire.ListAssistantsRequest) -> wire.ListAssistantsResponse:
+        return wire.ListAssistantsResponse()
+
     async def ListGraphs(self, _request: Any) -> wire.ListGraphsResponse:
         graphs = [
             wire.Graph(name="garden", graph="garden", is_default=True),

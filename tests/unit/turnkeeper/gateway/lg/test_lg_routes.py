@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from starlette.routing import Route, WebSocketRoute
+
 from tests.support.clock import ManualClock
 from turnkeeper.gateway.lg.api import Api
 from turnkeeper.gateway.lg.application import routes
@@ -18,7 +20,9 @@ def offered() -> set[str]:
     web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
     gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="default"))
     found = routes(Api(cast("Any", gateway)))
-    return {f"{method} {route.path}" for route in found for method in (route.methods or set()) - {"HEAD"}}
+    sockets = {f"SOCKET {route.path}" for route in found if isinstance(route, WebSocketRoute)}
+    routed = (route for route in found if isinstance(route, Route))
+    return sockets | {f"{method} {route.path}" for route in routed for method in (route.methods or set()) - {"HEAD"}}
 
 
 def test_the_page_lists_what_is_answered_and_nothing_else() -> None:
