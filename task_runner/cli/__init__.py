@@ -22,7 +22,6 @@ _LOOK = {
 }
 _FIRE = {
     "state:run": "Fire a task now, in addition to its schedule.",
-    "tasks:backfill": "Fire for past times without a fire: skipped times, and times before the task was created.",
     "state:pause": "Pause a task.",
     "state:resume": "Resume a paused task.",
     "state:disable": "Stop a task from firing until it is enabled.",

@@ -13,6 +13,7 @@ from task_runner.cli.client import NameArgument, complete_channel, complete_name
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console.lists import columns
 from turnkeeper.console.unseen import from_words, in_words, plain
 from turnkeeper.errors import InvalidInput, Unreachable
@@ -244,13 +245,15 @@ def history(
             zone = runner().call(wire.GetTaskRequest(name=name)).spec.timezone if name else ""
             getattr(request, field).FromDatetime(texts.time_of(given, f"--{field}", zone, past=True))
     answer = runner().call(request)
-    rows = [texts.fire_row(fire) for fire in answer.fires]
+    told = offered("deliveries of fires", console.named_home(), [fire.fire_id for fire in answer.fires]) or {}
+    rows = [texts.fire_row(fire) | {"deliveries": told.get(fire.fire_id, [])} for fire in answer.fires]
+    delivered = [texts.column("DELIVERED", "deliveries", "-")] if any(row["deliveries"] for row in rows) else []
     named = {fire.task_id: fire.task_name for fire in answer.fires}
     of_task = [] if request.name else [console.Column("TASK", lambda row: named[row["task_id"]])]
     footer = f"{answer.total} fire{'' if answer.total == 1 else 's'}"
     if answer.next_cursor and answer.total > len(rows):
         footer += f", of which {len(rows)} are shown; the next: --cursor {answer.next_cursor}"
-    console.show_rows(rows, [*of_task, *_COLUMNS], output, name_key="fire_id", footer=footer)
+    console.show_rows(rows, [*of_task, *_COLUMNS, *delivered], output, name_key="fire_id", footer=footer)
 
 
 _COLUMNS = columns(

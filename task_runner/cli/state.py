@@ -134,8 +134,11 @@ def run(
     lines = [(key, in_words(str(row[key]))) for key in ("fire_id", "outcome", "reason", "turn_id") if row[key]]
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
+    spec = chosen.call(wire.GetTaskRequest(name=name)).spec
+    if spec.budget or spec.HasField("max_fires") or spec.HasField("pause_after_failures"):
+        console.note("a run by hand counts toward the budget, not toward --max-fires and --pause-after-failures")
     if wait and fire.outcome in {"succeeded", "rejected"}:
-        _show_answer(chosen, fire, chosen.call(wire.GetTaskRequest(name=name)).spec.channel, output)
+        _show_answer(chosen, fire, spec.channel, output)
     if not wait or fire.outcome == "succeeded":
         return 0
     if fire.outcome not in _FOR_AUTHOR:

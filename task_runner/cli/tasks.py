@@ -1,4 +1,4 @@
-"""`create`, `edit` and `backfill`, and the options that describe a task."""
+"""`create` and `edit`, and the options that describe a task."""
 
 import re
 import sys
@@ -15,7 +15,6 @@ from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, INSTANT, JSON,
 from task_runner.model.task import own_thread
 from turnkeeper import console
 from turnkeeper.config.surfaces import required
-from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -243,33 +242,3 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
         footer = f"{answer.task.spec.name}: {what}, now {answer.task.schedule}{written}"
     console.show_rows(rows, columns, output, name_key="new", footer=footer)
     note_if_idle(answer.task)
-
-
-def backfill(
-    name: NameArgument,
-    from_: Annotated[str, typer.Option("--from", help="From this time on.")],
-    to: Annotated[str, typer.Option(help="Until this time, which is not included.")],
-    all_: Annotated[bool, typer.Option("--all", help="Include times that already had a fire.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only show the number of fires.")] = False,
-    output: console.OutputOption = console.Output.TABLE,
-) -> None:
-    """Fire for past times without a fire: skipped times, and times before the task was created.
-
-    Example: turnkeeper task backfill digest --from 2026-11-01 --to 2026-11-08 --dry-run
-    """
-    chosen = runner()
-    from_, to = (console.time_given(text, past=True) for text in (from_, to))
-    request = wire.BackfillTaskRequest(name=name, to=to, all=all_, dry_run=dry_run, request_id=SystemEntropy().hex(12))
-    setattr(request, "from", from_)
-    answer = chosen.call(request)
-    row = {
-        "count": answer.count,
-        "first_nominal_at": time(answer, "first_nominal_at"),
-        "last_nominal_at": time(answer, "last_nominal_at"),
-        "fire_ids": list(answer.fire_ids),
-    }
-    span = f" from {local(row['first_nominal_at'])} to {local(row['last_nominal_at'])}" if answer.count else ""
-    lines = [("fires", f"{answer.count}{span}{' (dry run: nothing was written)' if dry_run else ''}")]
-    console.show_record(row, output, name_key="count", lines=lines)
-    if not dry_run:
-        chosen.note_unless_serving()

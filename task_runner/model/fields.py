@@ -259,7 +259,8 @@ FIELDS = (
     Field("retries", _count(0, MOST_RETRIES), "--retries", "How often to retry a failed turn, up to 5 times.",
           default=0, is_sparse=True),
     Field("pause_after_failures", NUMBER, "--pause-after-failures",
-          "Pause the task after this many failed fires in a row; a run by hand does not count."),
+          "Pause the task after this many failed fires in a row: of its schedule, of events, of backfills. A run by"
+          " hand does not count, nor does a rejected one."),
     Field("budget", LIMITS, "--budget",
           "A limit that pauses the task, such as tokens_per_day=100000; turns_per_hour=600 slows a self-paced one."),
     Field("thread_id", THREAD, "--thread",

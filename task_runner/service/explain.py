@@ -12,7 +12,7 @@ from task_runner.planner import event_triggers, overlap
 from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.causes import cause_of, lasting
-from task_runner.service.changes import find, in_force
+from task_runner.service.changes import find
 from task_runner.service.views import show_fire, stamp
 from task_runner.store.rows import Note, Outage
 from task_runner.store.store import Session
@@ -142,6 +142,11 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
     if said.entry is not None:
         answer.fire.CopyFrom(show_fire(said.entry, task.definition.name, cause))
     return answer
+
+
+def in_force(revisions: Sequence[model.Revision], at: datetime) -> model.Revision:
+    """Return the revision in force at a time; for a time before the first revision, return the first."""
+    return next((each for each in reversed(revisions) if each.valid_from <= at), revisions[0])
 
 
 def _within(entry: Fire, at: datetime) -> datetime | None:

@@ -257,7 +257,8 @@ class Service:
         now, asked = self._clock.now(), wire.BackfillTaskRequest()
         asked.CopyFrom(request)
         asked.request_id = model.check_request_id(request.request_id or self._entropy.hex(12))
-        work = partial(changes.backfill, asked=asked, now=now)
+        work = partial(required, "BackfillTask", asked, now)
+        answer: wire.BackfillTaskResponse
         answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.change(work))
         if not asked.dry_run:
             self._record(events)

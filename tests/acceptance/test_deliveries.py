@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,15 @@ import pytest
 from tests.support.constellation import Constellation
 from tests.support.program import DELIVERY
 from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import with_key
-from turnkeeper.constellation.supervisor.daemons import process_of
+from turnkeeper.constellation.supervisor.daemons import TASK_RUNNER, process_of
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE, Denied
 from turnkeeper.gateway.keys import Keys
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.rpc.process import VARIABLE
+from turnkeeper.times import parse_rfc3339
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 pytestmark = pytest.mark.process
@@ -92,7 +95,8 @@ def test_success_failure_and_a_question_arrive_once_for_each_fire_signed_with_th
         assert asked.said["data"]["decide"].startswith("https://home.example/hooks/decide/")
         constellation.command("agent-runtime", "approvals", "resolve", waiting["interrupt_id"], "--reject", "no")
         _, ended = until(constellation, hook, "boiler", 2)
-        assert (ended.said["type"], ended.said["data"]["outcome"]) == ("task.failed", "rejected")
+        assert (ended.said["type"], ended.said["data"]["outcome"]) == ("task.rejected", "rejected")
+        assert "its approval was rejected" in ended.said["data"]["reason"]
 
         constellation.until(
             "all to be on record", lambda: [row["state"] for row in log_of(constellation)] == ["delivered"] * 3
@@ -100,6 +104,34 @@ def test_success_failure_and_a_question_arrive_once_for_each_fire_signed_with_th
     assert len({one.key for one in hook.requests}) == len(hook.requests) == 3
     told = constellation.command("turnkeeper", "task", "explain", "news")
     assert f"{good.key} (success) to ops was delivered" in told
+    (row,) = constellation.ask("turnkeeper", "task", "history", "news")
+    assert row["deliveries"] == ["ops: delivered"]
+    assert "DELIVERED" in constellation.command("turnkeeper", "task", "history", "news")
+    (row,) = constellation.ask("turnkeeper", "task", "history", "boiler")
+    assert row["deliveries"] == ["ops: delivered", "ops: delivered"]
+
+
+def test_a_time_that_was_missed_is_delivered_as_a_failure_once(constellation: Constellation, hook: Hook) -> None:
+    allow(constellation, hook.place)
+    add(constellation, "ops", "--webhook", f"http://{hook.place}/", "--on", "failure")
+    with delivering(constellation):
+        pass  # its first start
+    constellation.create("late", "--in", "1s", "--catch-up", "skip", "--grace", "0s")
+    due = constellation.ask("task-runner", "show", "late")["next_fire_at"]
+    constellation.kill(TASK_RUNNER)
+    constellation.until("its time to pass", lambda: SystemClock().now() > parse_rfc3339(due) + timedelta(seconds=1))
+    constellation.start(TASK_RUNNER)
+    constellation.until("its end", lambda: constellation.history("late"))
+    with delivering(constellation):
+        (request,) = until(constellation, hook, "late")
+        constellation.until("its delivery", partial(is_delivered, constellation, "late"))
+    with delivering(constellation):
+        constellation.create("next", "--in", "1s", "--prompt", "Summarise.")
+        constellation.await_outcome("next", "succeeded")
+    said = request.said["data"]
+    assert (request.said["type"], said["outcome"], said["channel"]) == ("task.skipped", "skipped", "general")
+    assert "too late to start" in said["reason"]
+    assert len(hook.about("late")) == 1
 
 
 def is_delivered(place: Constellation, task: str) -> bool:

@@ -1,4 +1,4 @@
-"""The commands `explain` and `simulate`."""
+"""The commands `explain`, `simulate` and `backfill`."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,6 +17,7 @@ from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.config.surfaces import offered
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_duration, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -80,6 +81,38 @@ def simulate(
     skipped = sum(row.stands_for for row in rows if row.outcome.value == "skipped")
     footer = f"{fired} fires, {skipped} scheduled times skipped"
     console.show_rows([_shape(row) for row in rows], _COLUMNS, output, name_key="task", footer=footer)
+
+
+def backfill(
+    name: NameArgument,
+    from_: Annotated[str, typer.Option("--from", help="From this time on.")],
+    to: Annotated[str, typer.Option(help="Until this time, which is not included.")],
+    all_: Annotated[bool, typer.Option("--all", help="Include times that already had a fire.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only show the number of fires.")] = False,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Fire for past times without a fire: skipped times, and times before the task was created.
+
+    Example: turnkeeper task backfill digest --from 2026-11-01 --to 2026-11-08 --dry-run
+    """
+    chosen = runner()
+    from_, to = (console.time_given(text, past=True) for text in (from_, to))
+    request = wire.BackfillTaskRequest(name=name, to=to, all=all_, dry_run=dry_run, request_id=SystemEntropy().hex(12))
+    setattr(request, "from", from_)
+    answer = chosen.call(request)
+    row = {
+        "count": answer.count,
+        "first_nominal_at": texts.time(answer, "first_nominal_at"),
+        "last_nominal_at": texts.time(answer, "last_nominal_at"),
+        "fire_ids": list(answer.fire_ids),
+    }
+    span = (
+        f" from {texts.local(row['first_nominal_at'])} to {texts.local(row['last_nominal_at'])}" if answer.count else ""
+    )
+    lines = [("fires", f"{answer.count}{span}{' (dry run: nothing was written)' if dry_run else ''}")]
+    console.show_record(row, output, name_key="count", lines=lines)
+    if not dry_run:
+        chosen.note_unless_serving()
 
 
 class _Chosen(NamedTuple):

@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from task_runner.model.task import OPEN, UNDER_WAY, CatchUp, Fire, FireKind, Outcome, Overlap, TaskState
 from task_runner.planner.overlap import CANCELS, OVERLAP
 from task_runner.planner.schedule import timetable_of
-from task_runner.service.changes import backfill
+from task_runner.service.backfill import backfill
 from tests.integration.runner.task_machine import SECOND, Life, many_runs
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -86,7 +86,7 @@ class RunnerMachine(Life):
         start, end = self.world.now - timedelta(minutes=10), self.world.now
         asked = wire.BackfillTaskRequest(name="digest", to=rfc3339(end), all=every, request_id=f"b{self.requests}")
         setattr(asked, "from", rfc3339(start))
-        self.commands(lambda s: backfill(s, asked, self.world.now))
+        self.commands(lambda s: backfill(asked, self.world.now, s))
 
     # What is looked at.
 

@@ -6,7 +6,7 @@ import pytest
 
 from task_runner.model.task import Fire, Outcome, TaskState
 from task_runner.service import changes
-from task_runner.service.changes import backfill
+from task_runner.service.backfill import backfill
 from task_runner.service.explain import explain
 from tests.integration.runner.simulation import START, World
 from turnkeeper.times import rfc3339
@@ -188,7 +188,7 @@ def test_a_backfill_names_each_time_once_where_the_clock_stepped_back_between_tw
     passes(world, 2400)
     asked = wire.BackfillTaskRequest(name="digest", to=rfc3339(world.now), all=True, request_id="b")
     setattr(asked, "from", rfc3339(START))
-    answer, _ = world.run(lambda session: backfill(session, asked, world.now))
+    answer, _ = world.run(lambda session: backfill(asked, world.now, session))
     assert len(set(answer.fire_ids)) == answer.count == 70
 
 

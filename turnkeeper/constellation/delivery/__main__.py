@@ -18,7 +18,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.surfaces import offered
 from turnkeeper.constellation.delivery import outbox, targets
-from turnkeeper.constellation.delivery.follow import Follower, Settler, digest_of, event_of
+from turnkeeper.constellation.delivery.follow import Follower, Overlooker, Settler, digest_of, event_of
 from turnkeeper.constellation.delivery.outbox import GATHERED, SETTLING, Delivery
 from turnkeeper.constellation.delivery.send import Refused, send
 from turnkeeper.constellation.supervisor.escalation import escalate
@@ -137,8 +137,8 @@ class Courier:
         await self._store.run(lambda store: outbox.end(store, row, state, now, why))
 
 
-async def _follow(follower: Follower, clock: Clock, log: EventLog) -> None:
-    """Follow the runtime until cancelled. While the runtime is away, try again."""
+async def _follow(follower: Follower | Overlooker, clock: Clock, log: EventLog) -> None:
+    """Follow a daemon until cancelled. While the daemon is away, try again."""
     said = ""
     while True:
         try:
@@ -162,12 +162,14 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     courier = Courier(home, settings, store, daemons, clock=clock, log=log)
     follower = Follower(store, daemons, courier.wake.set, courier.failpoints)
     progress = Progress(home, PROCESS, os.getpid())
+    ledger = Overlooker(store, daemons, clock, courier.wake.set)
     try:
         await store.run(partial(outbox.begin, now=clock.now()))
         await health.start()
         log.emit("process.started")
         await together(
             keep_running(lambda: _follow(follower, clock, log), clock, log.emit),
+            keep_running(lambda: _follow(ledger, clock, log), clock, log.emit),
             keep_running(courier.run, clock, log.emit),
             progress.run(clock, lambda: keep_reachable(lock, health, log)),
             stop.wait(),

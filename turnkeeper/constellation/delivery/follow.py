@@ -1,13 +1,14 @@
 """Turn events become deliveries: each ended fire and each question gets a row in the outbox, then goes to its targets.
 
 One transaction writes an event's row and the position in the stream, so no event is lost or taken twice. A fire is
-delivered once, with its outcome in the ledger: a failed attempt that will be retried is not a result.
+delivered once, with its outcome in the ledger: a failed attempt that will be retried is not a result. A fire that never
+became a turn has no event; the ledger names it.
 """
 
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,16 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 ENDED = frozenset({"SUCCEEDED", "SILENT", "DELIVERED", "FAILED", "CANCELLED"})
 UNSENT = frozenset({"silent", "delivered", "paused"})  # reasons of fires that succeeded without an answer for people
 KIND_OF = {"succeeded": "success", "failed": "failure", "rejected": "failure", "cancelled": "failure"}
+# Reasons of skipped times that were due and never became a turn, as people read them.
+NEVER_BEGAN = {
+    "missed": "it was too late to start: catch-up skip runs nothing that was missed",
+    "catch_up_window": "it was missed longer ago than catch_up_window allows",
+    "max_catch_up": "more was missed than max_catch_up allows: the newest were kept",
+    "queue_full": "more fires were queued than max_catch_up allows: the oldest were skipped",
+    "quarantined": "it could not be started, so the task was quarantined",
+}
+LOOK_BACK = timedelta(days=30)  # at each start, how old a skipped time may be that was not delivered before
+NEWEST_OF_ALL, NEWEST_OF_ONE = 500, 20
 AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # pauses before asking the ledger again about a fire that is still open
 NEWEST_TURNS = 20
 LONGEST_ANSWER = 100_000  # characters
@@ -77,6 +88,50 @@ def _record(store: Any, row: Delivery, here: outbox.Place) -> None:
     outbox.move(store, here)
 
 
+def skipped(fire: schedules.Fire, since: datetime) -> Delivery | None:
+    """Return the outbox row for skipped times. None if they are no failure, or older than `since`.
+
+    Later times may join an entry of the ledger, so the newest of its times is part of the key.
+    """
+    at = fire.last_nominal_at.ToDatetime(UTC)
+    if fire.outcome != "skipped" or fire.reason not in NEVER_BEGAN or at < since:
+        return None
+    said = {"outcome": fire.outcome, "reason": NEVER_BEGAN[fire.reason], "text": "", "count": fire.count}
+    said |= {"first_at": rfc3339(fire.first_nominal_at.ToDatetime(UTC)), "last_at": rfc3339(at)}
+    key = f"{fire.task_id}:{fire.entry_id}:{said['last_at']}:skipped"
+    return Delivery(
+        key=key, kind="skipped", state=SETTLING, next_us=to_us(at), made_us=to_us(at), task_id=fire.task_id,
+        task=fire.task_name, fire_id=fire.fire_id, body=json.dumps(said),
+    )  # fmt: skip
+
+
+class Overlooker:
+    """The reader of the ledger, which writes fires that never became a turn into the outbox."""
+
+    def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, wake: Callable[[], None]) -> None:
+        self._store, self._daemons, self._clock, self._wake = store, daemons, clock, wake
+
+    async def run(self) -> None:
+        """Look at the ledger now, and at a task after each change of it, until the stream ends."""
+        async for told in self._daemons.WatchTasks(schedules.WatchTasksRequest(names_only=True)):
+            if not told.task_id:
+                await self.look("", NEWEST_OF_ALL)
+            elif told.change == "changed":
+                await self.look(told.task_id, NEWEST_OF_ONE)
+
+    async def look(self, name: str, most: int) -> None:
+        """Write the newest skipped times of a task, or of all, into the outbox. Those that it has are not repeated."""
+        asked = schedules.ListFiresRequest(name=name, outcome="skipped", limit=most)
+        try:
+            fires = (await self._daemons.ListFires(asked)).fires
+        except NotFound:  # the task was deleted, and so was its history
+            return
+        since = max(await self._store.run(outbox.began), self._clock.now() - LOOK_BACK)
+        if rows := [row for fire in fires if (row := skipped(fire, since))]:
+            await self._store.run(partial(outbox.put, rows=rows))
+            self._wake()
+
+
 class Settler:
     """Replaces a row about a turn by deliveries to the targets that want it."""
 
@@ -86,7 +141,8 @@ class Settler:
 
     async def settle(self, row: Delivery, known: targets.Targets) -> None:
         """Replace a row by its deliveries, or postpone it while its fire is open. Raises TurnkeeperError."""
-        found = await (self._questions(row) if row.kind == "waits" else self._end(row))
+        ways = {"waits": self._questions, "skipped": self._skipped}
+        found = await ways.get(row.kind, self._end)(row)
         now = self._clock.now()
         if found is None:
             pause_s = AGAIN_S[min(row.tries, len(AGAIN_S) - 1)]
@@ -96,19 +152,27 @@ class Settler:
         rows = [self._addressed(row, name, target, key, kind, data)
                 for key, kind, data in found
                 for name, target in known.items()
-                if target.wants(kind, row.task, row.channel)]  # fmt: skip
+                if target.wants(kind, row.task, data["channel"])]  # fmt: skip
         await self._store.run(lambda store: outbox.settle(store, row, rows, now, "settled"))
 
     def _addressed(self, row: Delivery, name: str, target: targets.Target, key: str, kind: str, data: Any) -> Delivery:
         now = self._clock.now()
         at, gathers = target.due(kind, now)
-        types = {"success": "task.succeeded", "failure": "task.failed", "waits": "approval.waits"}
-        said = {"type": types[kind], "timestamp": rfc3339(now), "data": data}
+        type_ = "approval.waits" if kind == "waits" else f"task.{data['outcome']}"
+        said = {"type": type_, "timestamp": rfc3339(now), "data": data}
         state = outbox.GATHERED if gathers else WAITING
         return row._replace(
             key=delivery_key(key, name), kind=kind, state=state, target=name, tries=0, next_us=to_us(at),
             made_us=to_us(max(now, at)), body=json.dumps(said, ensure_ascii=False),
         )  # fmt: skip
+
+    async def _skipped(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return the result of skipped times, with the channel of their task. Empty if the task was deleted."""
+        try:
+            task = await self._daemons.GetTask(schedules.GetTaskRequest(name=row.task_id))
+        except NotFound:
+            return []
+        return [(row.key, "failure", self._about(row) | {"channel": task.spec.channel} | json.loads(row.body))]
 
     async def _end(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]] | None:
         """Return the result of a fire from the ledger: empty if it is not delivered, None while the fire is open."""

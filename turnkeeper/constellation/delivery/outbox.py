@@ -8,7 +8,7 @@ A delivery goes out at least once. Every try has the same key, so a receiver can
     delivered, given up, dropped    the delivery is over; its text is removed
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from sqlalchemy import BigInteger, Column, Connection, Identity, MetaData, Table
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import NUMBER, TEXT, one_of, storable, upsert
@@ -32,7 +31,7 @@ KEPT = timedelta(days=90)
 LEASE = timedelta(seconds=60)  # how long one process may work on a row; longer than any single try
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
 TRIED_FOR = timedelta(days=3)
-_PEER = "agent-runtime"
+_PEER, _LEDGER = "agent-runtime", "task-runner"
 metadata = MetaData()
 _TEXTS = ("kind", "state", "target", "address", "task_id", "task", "channel", "fire_id", "turn_id", "body", "reason")
 deliveries = Table(
@@ -97,12 +96,18 @@ def open_outbox(home: Home, *, read_only: bool = False) -> Database | None:
 def begin(connection: Connection, now: datetime) -> None:
     """Record the first start, so that only later events are delivered. Later starts change nothing."""
     first = Place("", 0, to_us(now))._asdict()
-    connection.execute(upsert(followed, [followed.c.peer]).values(peer=_PEER, **first))
+    for peer in (_PEER, _LEDGER):
+        connection.execute(upsert(followed, [followed.c.peer]).values(peer=peer, **first))
 
 
-def place(connection: Connection) -> Place:
+def place(connection: Connection, peer: str = _PEER) -> Place:
     """Return the position up to which the events were read."""
-    return Place(*connection.execute(select(*list(followed.c)[1:]).where(followed.c.peer == _PEER)).one())
+    return Place(*connection.execute(select(*list(followed.c)[1:]).where(followed.c.peer == peer)).one())
+
+
+def began(connection: Connection) -> datetime:
+    """Return the time from which the ledger is delivered."""
+    return from_us(place(connection, _LEDGER).at_us)
 
 
 def move(connection: Connection, to: Place) -> None:
@@ -187,18 +192,14 @@ def rows_of(connection: Connection, *, limit: int, after: int = 0, only_open: bo
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def told(home: Home, fire_id: str) -> list[str]:
-    """Return a sentence about each delivery of a fire, for `explain`. Empty if there is none."""
-    try:
-        store = open_outbox(home, read_only=True)
-    except TurnkeeperError as error:
-        return [f"Its deliveries cannot be read: {error}"]
+def of_fires(home: Home, fire_ids: Collection[str]) -> list[Delivery]:
+    """Return the deliveries of fires, oldest first. Empty if the home delivers nothing. Raises TurnkeeperError."""
+    store = open_outbox(home, read_only=True)
     if store is None:
         return []
-    query = select(*_ALL).where((_ROW.fire_id == fire_id) & (_ROW.target != "")).order_by(_ROW.number)
+    query = select(*_ALL).where(one_of(_ROW.fire_id, list(fire_ids)) & (_ROW.target != "")).order_by(_ROW.number)
     with closing(store):
-        found = store.submit(lambda connection: [Delivery(*row) for row in connection.execute(query)]).result()
-    return [sentence(row) for row in found]
+        return store.submit(lambda connection: [Delivery(*row) for row in connection.execute(query)]).result()
 
 
 def sentence(row: Delivery) -> str:

@@ -34,6 +34,7 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBU
 _FAULTS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 _OVER = 410  # Gone: the receiver wants no more
 _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
+_ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run"}
 
 
 class Refused(TurnkeeperError):
@@ -50,7 +51,8 @@ def signature(secret: str, key: str, at: datetime, body: bytes) -> Mapping[str, 
 
 def title(data: Mapping[str, Any], kind: str) -> str:
     """Return the headline of a delivery, for people."""
-    return plain(f"{data.get('task') or data.get('channel') or 'Turnkeeper'} {_SPELLED[kind]}")
+    ended = _ENDED.get(data.get("outcome", ""), _SPELLED[kind])
+    return plain(f"{data.get('task') or data.get('channel') or 'Turnkeeper'} {ended}")
 
 
 def text_of(data: Mapping[str, Any]) -> str:

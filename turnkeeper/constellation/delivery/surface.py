@@ -12,7 +12,10 @@ SURFACE = Surface(
         reads=frozenset({"delivery", "store", "web"}),
         asks=frozenset({"task-runner", "agent-runtime"}),
     ),
-    offers={"deliveries of a fire": "turnkeeper.constellation.delivery.outbox:told"},
+    offers={
+        "deliveries of a fire": "turnkeeper.constellation.delivery.told:sentences",
+        "deliveries of fires": "turnkeeper.constellation.delivery.told:states",
+    },
     commands={
         "deliver": Later(
             "turnkeeper.constellation.delivery.commands:app",

@@ -1,0 +1,45 @@
+"""The deliveries of fires, for the commands of the runner.
+
+Most homes deliver nothing. The outbox takes longer to load than such a command takes, so it is imported when needed.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from turnkeeper.config.home import Home
+from turnkeeper.errors import TurnkeeperError
+
+_SECTION = "[delivery]"  # in config.toml of every home that has delivered anything
+
+
+def sentences(home: Home, fire_id: str) -> list[str]:
+    """Return a sentence about each delivery of a fire, for `explain`. Empty if there is none."""
+    if not fire_id or not _delivers(home):
+        return []
+    outbox: Any = import_module("turnkeeper.constellation.delivery.outbox")
+    try:
+        return [outbox.sentence(row) for row in outbox.of_fires(home, [fire_id])]
+    except TurnkeeperError as error:
+        return [f"Its deliveries cannot be read: {error}"]
+
+
+def states(home: Home, fire_ids: Collection[str]) -> dict[str, list[str]]:
+    """Return, by fire id, the target and the state of each delivery. Empty if none can be read."""
+    found = defaultdict[str, list[str]](list)
+    if not fire_ids or not _delivers(home):
+        return found
+    outbox: Any = import_module("turnkeeper.constellation.delivery.outbox")
+    with suppress(TurnkeeperError):  # `explain` tells why; a history without deliveries is still a history
+        for row in outbox.of_fires(home, fire_ids):
+            found[row.fire_id].append(f"{row.target}: {row.state}")
+    return found
+
+
+def _delivers(home: Home) -> bool:
+    try:
+        return _SECTION in home.config.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
