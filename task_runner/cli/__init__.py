@@ -37,7 +37,7 @@ task = App(SUMMARY, _TASKS)
 def application() -> App:
     """Return the program with all its commands."""
     others = {name: one for name, one in commands("task_runner").items() if name != "task"}
-    return App("Tasks on a schedule, and the ledger of their fires.", {"serve": _SERVE, **_TASKS, **others})
+    return App("Tasks on a schedule, and the ledger of their fires.", {"serve": _SERVE, **others, **_TASKS})
 
 
 def main() -> int:

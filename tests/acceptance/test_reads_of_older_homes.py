@@ -103,7 +103,7 @@ assistants show|approvals approve|approvals decide|approvals exceptions revoke|a
 candidates reject|categories grant|deliver add|deliver remove|deliver test|deviations resolve|down|emit|escalate|forget
 graph install|inbox drain|inbox requeue|inbox send|inbox watch|hooks add|hooks remove|init|interrupts approve|interrupts decide|interrupts exceptions revoke|interrupts resolve
 keys rotate|loop delete|loop pause|loop reschedule|loop restore|loop resume|loop stop|loop tick|mcp|memory forget
-memory put|memory update|migrate|move|peers add|peers invite|peers remove|quiet|restart|restore|send|service install
+memory put|memory update|migrate|move|pause|peers add|peers invite|peers remove|quiet|restart|restore|resume|send|service install
 service uninstall|task cancel|task delete|task disable|task enable|task pause|task restore|task resume|task run
 task tick|threads put|triage|turns cancel|up|watchdog suspend|watchdog tick|web keys make|web keys revoke|web open
 web serve|workspace attach|workspace import|workspace put

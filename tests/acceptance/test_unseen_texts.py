@@ -101,6 +101,8 @@ ACTS = [
     "assistants show agent0",
     "categories grant loop memory:write",
     "watchdog tick",
+    "pause --tag team=none",
+    "resume --tag team=none",
 ]
 # Commands that show no stored text, or that another test has on a terminal, with a peer or with a program of its own.
 ELSEWHERE = """

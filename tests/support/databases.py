@@ -54,6 +54,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/integration/runner/test_event_daemon_kills.py": "dies between steps of a file's way; of a server's: cluster/",
     "tests/integration/runner/test_export_watch.py": "a folder of files beside the store",
     "tests/integration/runner/test_loop_commands.py": "commands without a daemon, which open the file of the store",
+    "tests/integration/runner/test_pauses_of_many.py": "commands without a daemon, which open the file of the store",
     "tests/integration/runner/test_task_commands.py": "commands without a daemon, which open the file of the store",
     "tests/integration/runner/test_trail_first.py": "locks the file of a store",
     "tests/integration/runtime/test_answers_at_the_command_line.py": "words of commands; as rows: test_decision_rows.py",

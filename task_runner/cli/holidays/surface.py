@@ -1,0 +1,9 @@
+"""Pauses of many tasks at once: of all, or of those with a label."""
+
+from turnkeeper.config.surfaces import Panel, Surface, commands_in
+
+_FIRE = {
+    "commands:pause": "Pause all tasks, or those with a label.",
+    "commands:resume": "Resume the tasks that `turnkeeper pause` paused.",
+}
+SURFACE = Surface(name="holidays", place=51, commands=commands_in("task_runner.cli.holidays", {Panel.FIRE: _FIRE}))
