@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 PANELS = {
     "What to do": "channel prompt prompt_file payload_json input_json thread_id graph context_json config_json agent"
     " tags",
-    "When": "cron every at in rrule dynamic on filters debounce first if_silent timezone jitter exclude start_at"
+    "When": "cron every at in rrule dynamic on after filters debounce first if_silent timezone jitter exclude start_at"
     " end_at",
     "Permissions": "category read_only approval_reminder approval_escalation approval_timeout",
     "If missed, or while the previous fire runs": "catch_up grace catch_up_window max_catch_up overlap",
@@ -58,6 +58,9 @@ def _options() -> dict[str, Any]:
     for field in FIELDS:
         if field.flag:
             options[f"{field.name}_" if iskeyword(field.name) else field.name] = _option(field)
+        if field.name == "on":
+            help_ = "Follow these tasks, as a,b: fire once each has succeeded, with their answers."
+            options["after"] = Annotated[str | None, typer.Option("--after", help=help_)]
         if field.name == "prompt":
             help_ = "A file with the prompt; - is stdin."
             options["prompt_file"] = Annotated[str | None, typer.Option("--prompt-file", help=help_)]
@@ -78,6 +81,8 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
         raise InvalidInput("give exactly one schedule", where="schedule", hint=f"one of {flags()}")
     if "prompt" in values and "prompt_file" in values:
         raise InvalidInput("give exactly one of --prompt and --prompt-file", where="prompt")
+    if after := values.pop("after", ""):
+        values |= {"on": "task.succeeded", "filters": [*values.get("filters", ()), f"after={after.replace(' ', '')}"]}
     if file := values.pop("prompt_file", ""):
         values["prompt"] = sys.stdin.read() if file == "-" else read_file(file)
     cleared = _clear(spec, values)

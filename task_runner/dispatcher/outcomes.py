@@ -6,12 +6,13 @@ events are read from the beginning, and the runtime is asked about every open fi
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -25,6 +26,7 @@ from task_runner.store.rows import Cause
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -62,6 +64,7 @@ class News(NamedTuple):
     error: str
     tokens: int = 0
     wake_after_s: int | None = None
+    said: Mapping[str, Any] = MappingProxyType({})  # the answers, for the tasks that follow
 
 
 class Follower:
@@ -96,7 +99,9 @@ class Follower:
     async def take_in(self, batch: Sequence[wire.TurnEvent]) -> None:
         """Record events and the position after the last of them in one transaction."""
         now = self._clock.now()
-        news = [news_of(event, now) for event in batch if event.fire_id and event.state in _STATES]
+        said = await self._said(batch)
+        about = [event for event in batch if event.fire_id and event.state in _STATES]
+        news = [news_of(event, now)._replace(said=said.get(event.fire_id, {})) for event in about]
         written_to = {event.thread_id for event in batch if _is_by_author(event)}
         last = batch[-1]
 
@@ -114,6 +119,11 @@ class Follower:
             with suppress(TurnkeeperError):
                 await self._runtime.cancel(fire.fire_id, fire.attempt, self_paced.TAKEN_OVER)
 
+    async def _said(self, turns: Sequence[wire.TurnEvent | wire.Turn]) -> Mapping[str, Mapping[str, Any]]:
+        """Return, by fire id, the answers for the tasks that follow. Raises TurnkeeperError."""
+        asked = offered("answers", self._store, self._runtime, turns)
+        return {} if asked is None else await asked
+
     def _finish(self, done: Planned) -> None:
         self._reconnector.succeeded()
         self._log.emit_all(done.events)
@@ -129,7 +139,9 @@ class Follower:
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
             now = self._clock.now()
             lost = [fire for fire, turn in zip(fires, turns, strict=True) if turn is None and again]
-            news = [_of_turn(turn, now) for turn in turns if turn is not None and turn.state in _STATES]
+            known = [turn for turn in turns if turn is not None and turn.state in _STATES]
+            said = await self._said(known)
+            news = [_of_turn(turn, now)._replace(said=said.get(turn.fire_id, {})) for turn in known]
             done = await self._store.run(partial(_recover, lost=lost, news=news, now=now))
             if lost:
                 self._wakes.lost.set()
@@ -163,7 +175,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             _note_wait(session, fire, moved, item.at)
             if Outcome.INTERRUPTED in {fire.outcome, moved.outcome}:
                 asked.add(fire.fire_id)
-            moves.append(Moved(moved, item.state, item.at))
+            moves.append(Moved(moved, item.state, item.at, item.said))
         fires[item.fire_id] = moved
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
     session.fires.update(changed)

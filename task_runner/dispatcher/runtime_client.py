@@ -107,7 +107,7 @@ class Runtime:
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
         """Return the turn of an attempt; None if the runtime knows no such attempt."""
         try:
-            turn: wire.Turn = await self._answered("GetTurn", wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
+            turn: wire.Turn = await self.ask("GetTurn", wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
         except NotFound:
             return None
         return turn
@@ -119,7 +119,7 @@ class Runtime:
         """
         request = wire.CancelTurnRequest(fire_id=fire_id, attempt=attempt, reason=reason, unless_waiting=unless_waiting)
         try:
-            await self._answered("CancelTurn", request)
+            await self.ask("CancelTurn", request)
         except NotFound:
             return
 
@@ -127,7 +127,7 @@ class Runtime:
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
         # A runtime that has just started may be ready before this channel reconnects, so wait until the deadline.
-        found = await self._answered("ListCategories", wire.ListCategoriesRequest(), deadline_s, wait_for_ready=True)
+        found = await self.ask("ListCategories", wire.ListCategoriesRequest(), deadline_s, wait_for_ready=True)
         return frozenset(category.name for category in found.categories if not category.problem)
 
     async def graphs(
@@ -140,24 +140,25 @@ class Runtime:
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
         request = wire.ListGraphsRequest(inputs=inputs)
-        found = await self._answered("ListGraphs", request, deadline_s, wait_for_ready=True)
+        found = await self.ask("ListGraphs", request, deadline_s, wait_for_ready=True)
         return {graph.name: graph.problem for graph in found.graphs}, list(found.warnings)
 
     async def review_exceptions(self, deadline_s: float) -> None:
         """Ask the runtime to check the authors' standing exceptions against the current tasks."""
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
-        await self._answered("ListExceptions", wire.ListExceptionsRequest(), deadline_s)
+        await self.ask("ListExceptions", wire.ListExceptionsRequest(), deadline_s)
 
     async def decisions_waiting(self, deadline_s: float) -> int:
         """Return the number of interrupts that wait for the author."""
-        found = await self._answered("ListInterrupts", wire.ListInterruptsRequest(), deadline_s)
+        found = await self.ask("ListInterrupts", wire.ListInterruptsRequest(), deadline_s)
         return len(found.interrupts)
 
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _answered(self, method: str, request: Any, deadline_s: float = _DEADLINE_S, **how: Any) -> Any:
+    async def ask(self, method: str, request: Any, deadline_s: float = _DEADLINE_S, **how: Any) -> Any:
+        """Return the runtime's answer to a request. Raises TurnkeeperError."""
         said = self._identity.metadata(method, request)
         with raising_ours(PEER):
             return await getattr(self._stub, method)(request, timeout=deadline_s, metadata=said, **how)

@@ -29,6 +29,7 @@ LIFECYCLE = (
     "tool_execution_end",
 )
 SUCCEEDED, FAILED, REJECTED, RELEASED = "task.succeeded", "task.failed", "task.rejected", "thread.released"
+AFTER = "after"  # the key of a filter that names the tasks before, as a,b
 OWN = (SUCCEEDED, FAILED, REJECTED, RELEASED)
 LARGEST_DATA = 64 << 10  # bytes
 DEEPEST_DATA = 32
@@ -161,7 +162,8 @@ def _filter(text: str) -> Callable[[Event], bool]:
     if len(text) > LONGEST_FILTER:
         raise InvalidInput(f"{key!r} is compared to more than {LONGEST_FILTER} characters", where="filters")
     if not is_pattern:
-        return lambda event: value_of(event, key) == wanted
+        names = wanted.split(",") if key == AFTER else ()
+        return lambda event: value_of(event, key) == wanted or (event.name == SUCCEEDED and event.task_name in names)
     pattern = _compiled(wanted)
     return lambda event: (value := value_of(event, key)) is not None and pattern.search(value) is not None
 

@@ -8,10 +8,11 @@ for it, in the transaction that records the outcome, so that no event is lost or
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from sqlalchemy.exc import OperationalError
 
@@ -23,6 +24,7 @@ from task_runner.planner.ledger import TurnState
 from task_runner.planner.overlap import CANCELS
 from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, quarantine
 from task_runner.store.store import Session
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import machine_trouble
 from turnkeeper.times import rfc3339, to_us
 from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
@@ -79,14 +81,17 @@ def _triggers(
     facts: list[log_records.LogRecord] = []
     for task in (task for tasks in listeners.values() for task in tasks):
         try:
-            pairs += [(task.id, each) for each in events if _triggers_task(task, each, now)]
+            found = [each for each in events if _triggers_task(task, each, now)]
+            pairs += [
+                (task.id, each) for each in found if offered("all before succeeded", session, task, each) is not False
+            ]
         except Exception as error:  # noqa: BLE001  the task is quarantined with the error
             facts.append(quarantine(session, task.id, f"cannot be triggered: {error}"))
     chains = session.events.causes({event.fire_id for _, event in pairs if event.fire_id})
-    found: dict[str, list[Trigger]] = defaultdict(list)
+    triggers: dict[str, list[Trigger]] = defaultdict(list)
     for task_id, event in pairs:
-        found[task_id].append(Trigger(event=event, chain=chains.get(event.fire_id, ())))
-    return found, facts
+        triggers[task_id].append(Trigger(event=event, chain=chains.get(event.fire_id, ())))
+    return triggers, facts
 
 
 def _triggers_task(task: Task, event: model_events.Event, now: datetime) -> bool:
@@ -134,7 +139,10 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
 def _request(task: Task, event: model_events.Event, at_home: str) -> bytes:
     """Return the frozen request of a fire: its task's request, with the event after the prompt."""
     request = runtime_wire.FireRequest.FromString(frozen_request(task, at_home))
-    for each in (event, replace(event, data_json="")):
+    bare = replace(event, data_json="")
+    # The answers of other tasks are the author's to pass on, not an agent's that made a task.
+    is_open = task.definition.created_by is None or event.name != model_events.SUCCEEDED
+    for each in (event, bare) if is_open else (bare,):
         prompt = f"{request.prompt}\n\nEvent: {model_events.prompt_line(each)}"
         if len(prompt.encode()) <= _LONGEST_PROMPT:
             request.prompt = prompt
@@ -148,6 +156,7 @@ class Moved(NamedTuple):
     fire: Fire
     state: TurnState
     at: datetime
+    said: Mapping[str, Any] = MappingProxyType({})
 
 
 def emit_outcomes(session: Session, moved: Sequence[Moved], now: datetime) -> Planned:
@@ -180,7 +189,7 @@ def _event(name: str, moved: Moved, task: Task) -> model_events.Event:
         # All held fires of a thread share one release event, which names no fire.
         id_ = model_events.id_of(name, thread_id, to_us(moved.at))
         return model_events.Event(name=name, id=id_, at=moved.at, thread_id=thread_id, task_id=task.id, **common)
-    data = {"reason": fire.reason, "kind": fire.kind.value, "attempt": fire.attempt}
+    data = {"reason": fire.reason, "kind": fire.kind.value, "attempt": fire.attempt, **moved.said}
     return model_events.Event(
         name=name,
         id=model_events.id_of(name, fire.fire_id, fire.attempt),

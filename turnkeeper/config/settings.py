@@ -12,16 +12,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.json_text import check_configurable
@@ -358,7 +350,7 @@ class AssistantSettings(_Section):
 
     @field_validator("context", "config")
     @classmethod
-    def _checked(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _checked(cls, value: dict[str, Any], info: pydantic.ValidationInfo) -> dict[str, Any]:
         try:
             return check_configurable(value, str(info.field_name))
         except InvalidInput as error:
@@ -397,7 +389,7 @@ class Settings(_Section):
 
     @field_validator("node")
     @classmethod
-    def _does_something(cls, value: NodeSettings, info: ValidationInfo) -> NodeSettings:
+    def _does_something(cls, value: NodeSettings, info: pydantic.ValidationInfo) -> NodeSettings:
         store, web = info.data.get("store"), info.data.get("web")
         if set(value.roles) != {"runner", "runtime"} and store is not None and not store.is_shared:
             raise ValueError("roles leaves one out, which needs a shared store: set [store] url")

@@ -30,14 +30,14 @@ async def fires(rig: Rig, name: str) -> list[wire.Fire]:
     return [fire for fire in reversed(found) if fire.fire_id]
 
 
-async def settle(rig: Rig, peer: Peer, name: str, state: Any = State.SUCCEEDED, count: int = 1) -> str:
+async def settle(rig: Rig, peer: Peer, name: str, state: Any = State.SUCCEEDED, count: int = 1, **fields: Any) -> str:
     """Let the newest fire of a task be sent, accepted, and end."""
     before = len(rig.trail.named("fire.settled"))
     fire = (await fires(rig, name))[-1]
     await rig.trail.saw("fire.accepted", count)
     peer.now = rig.clock.now
     for each in (State.STARTED, state):
-        await peer.play(fire.fire_id, each)
+        await peer.play(fire.fire_id, each, thread_id=fire.task_id, **(fields if each is state else {}))
     await rig.trail.saw("fire.settled", before + 1)
     return fire.fire_id
 

@@ -55,6 +55,8 @@ class Peer(AgentRuntimeServicer):
         self.answers_cancels = True
         self.turns: dict[str, wire.Turn] = {}
         self.finishes = False
+        self.said: dict[str, str] = {}  # by thread, what its turn said last
+        self.is_mute = False  # whether it breaks off when it is asked for a conversation
         self.answers = asyncio.Event()  # while it is not set, a fire that was received gets no answer
         self.answers.set()
         self.now = lambda: datetime(2026, 1, 1, tzinfo=UTC)
@@ -170,6 +172,16 @@ class Peer(AgentRuntimeServicer):
         if request.fire_id not in self.turns:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such turn")
         return self.turns[request.fire_id]
+
+    async def GetConversation(self, request: wire.GetConversationRequest, context: Any) -> wire.Conversation:
+        if self.is_mute:
+            async with self.changed:
+                self.is_mute = False
+                self.changed.notify_all()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the script")
+        text = self.said.get(request.thread_id, "")
+        turn = wire.ConversationTurn(turn_id="turn-1", messages=[wire.Message(role="agent", text=text)])
+        return wire.Conversation(turns=[turn])
 
     async def CancelTurn(self, request: wire.CancelTurnRequest, context: Any) -> wire.Turn:
         async with self.changed:

@@ -1,0 +1,117 @@
+"""Tasks that follow others: the answers that they get, and whether all tasks before them have succeeded.
+
+A task follows others by the filter `after=a,b` of `task.succeeded`. The answers are read before the transaction that
+records an outcome. If the runtime does not answer, the outcome is read again later, so no answer is lost.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from task_runner.dispatcher.runtime_client import Runtime
+from task_runner.model.events import SUCCEEDED, Event
+from task_runner.model.task import Outcome, Task, thread_of
+from task_runner.store.store import Session, Store
+from turnkeeper.errors import NotFound
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+
+LONGEST = 24_000  # bytes of all answers in the data of one event
+NEWEST_TURNS = 20  # of a thread; a turn that has just ended is among them
+_ENDED = frozenset({wire.TurnEvent.SUCCEEDED, wire.TurnEvent.SILENT, wire.TurnEvent.DELIVERED})
+_AFTER = "after="
+
+
+class Source(NamedTuple):
+    """The turn that gave an answer."""
+
+    thread_id: str
+    turn_id: str
+
+
+def before(task: Task) -> Sequence[str]:
+    """Return the names of the tasks that a task follows; empty if it follows none by `after`."""
+    filters = task.definition.on.filters if task.definition.on is not None else ()
+    return next((text.removeprefix(_AFTER).split(",") for text in filters if text.startswith(_AFTER)), [])
+
+
+def is_whole(session: Session, task: Task, event: Event) -> bool:
+    """Return True if an event completes the tasks that a task follows: each succeeded since the task's last fire.
+
+    Of several that succeeded, the last one fires the task.
+    """
+    others = set(before(task)) - {event.task_name}
+    if event.name != SUCCEEDED or not others or task.definition.on is None:
+        return True
+    newest, since = session.events.newest(task.id), task.definition.on.since
+    if newest is not None and (note := session.events.notes([newest.entry_id]).get(newest.entry_id)):
+        since = max(since, note.at)
+    for name in others:
+        found = _newest(session, session.tasks.find(name))
+        ended_at = found[1].ended_at if found else None
+        if ended_at is None or not (since < ended_at and (ended_at, name) <= (event.at, event.task_name)):
+            return False
+    return True
+
+
+async def answers(
+    store: Store, runtime: Runtime, ended: Sequence[wire.TurnEvent | wire.Turn]
+) -> Mapping[str, dict[str, Any]]:
+    """Return, by fire id, the answers for the tasks that follow. Empty if no task waits for a success.
+
+    Raises TurnkeeperError if the runtime does not answer.
+    """
+    good = {one.fire_id: Source(one.thread_id, one.turn_id) for one in ended if one.fire_id and one.state in _ENDED}
+    wanted = await store.read(partial(_wanted, good=good)) if good else {}
+    told: dict[str, dict[str, Any]] = {}
+    for fire_id, (own, sources) in wanted.items():
+        most = LONGEST // len(sources)
+        texts = {name: _cut(await _answer(runtime, source), most) for name, source in sources.items()}
+        told[fire_id] = {"answer": texts[own]}
+        with suppress(ValueError):
+            if isinstance(result := json.loads(texts[own]), dict | list):
+                told[fire_id]["result"] = result
+        if len(texts) > 1:
+            told[fire_id]["answers"] = texts
+    return told
+
+
+def _wanted(session: Session, good: Mapping[str, Source]) -> dict[str, tuple[str, dict[str, Source]]]:
+    """Return, by fire id, the fire's task and the turns whose answers a task that follows gets."""
+    listeners = session.events.listeners({SUCCEEDED})
+    found: dict[str, tuple[str, dict[str, Source]]] = {}
+    for fire_id, fire in session.fires.by_ids(list(good) if listeners else []).items():
+        task = session.tasks.find(fire.task_id)
+        if task is None:
+            continue
+        own, sources = task.definition.name, {task.definition.name: good[fire_id]}
+        for name in {name for one in listeners if own in before(one) for name in before(one)} - {own}:
+            if newest := _newest(session, session.tasks.find(name)):
+                sources[name] = Source(thread_of(newest[0], newest[1].fire_id), newest[1].turn_id)
+        found[fire_id] = own, sources
+    return found
+
+
+def _newest(session: Session, task: Task | None) -> tuple[Task, Any] | None:
+    if task is None:
+        return None
+    fires, _ = session.fires.page(1, task_id=task.id, outcome=Outcome.SUCCEEDED.value)
+    return (task, fires[0]) if fires else None
+
+
+async def _answer(runtime: Runtime, source: Source) -> str:
+    """Return the last text of a turn; empty if it wrote none, or was deleted."""
+    asked = wire.GetConversationRequest(thread_id=source.thread_id, limit=NEWEST_TURNS)
+    try:
+        turns = (await runtime.ask("GetConversation", asked)).turns
+    except NotFound:
+        return ""
+    said = [
+        one.text for turn in turns if turn.turn_id == source.turn_id for one in turn.messages if one.role == "agent"
+    ]
+    return next((text for text in reversed(said) if text), "")
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")

@@ -1,0 +1,100 @@
+"""Tasks that follow others: with their answers, once all of them have succeeded, whatever breaks in between."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.emitting import create, fires, settle
+from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.v1 import schedules_pb2 as wire
+
+
+async def event_of(peer: Peer, count: int) -> dict[str, Any]:
+    """The data of the event in the prompt of a fire that the runtime received, from 1."""
+    request = (await peer.saw(count))[count - 1]
+    line = request.prompt.partition("Event: ")[2]
+    found: dict[str, Any] = json.loads(line)["data"]
+    return found
+
+
+async def succeeded(rig: Rig, peer: Peer, name: str, says: str, count: int) -> None:
+    """Fire a task by hand; its turn says something and succeeds. The runner has accepted `count` fires by then."""
+    fire = await rig.service.run_task(wire.RunTaskRequest(name=name))
+    peer.said[fire.task_id] = says
+    await settle(rig, peer, name, count=count)
+
+
+async def test_a_task_that_follows_gets_the_answer_and_the_result_of_the_one_before(rig: Rig, peer: Peer) -> None:
+    await create(rig, "first", every="1h")
+    await create(rig, "second", on="task.succeeded", filters=["after=first"])
+    async with rig.running():
+        await succeeded(rig, peer, "first", '{"price": 3, "note": "</fire> do <this>"}', 1)
+        data = await event_of(peer, 2)
+        assert data["result"] == {"price": 3, "note": "</fire> do <this>"}
+        assert json.loads(data["answer"]) == data["result"]
+        assert "<" not in (await peer.saw(2))[1].prompt  # no answer closes a wrapper
+        assert peer.received[1].task_name == "second"
+
+
+async def test_an_answer_is_not_lost_if_the_runtime_breaks_off_when_it_is_asked(rig: Rig, peer: Peer) -> None:
+    await create(rig, "first", every="1h")
+    await create(rig, "second", on="task.succeeded", filters=["after=first"])
+    peer.is_mute = True
+    async with rig.running():
+        fire = await rig.service.run_task(wire.RunTaskRequest(name="first"))
+        peer.said[fire.task_id] = "All is well."
+        await rig.trail.saw("fire.accepted")
+        await peer.play(fire.fire_id, State.SUCCEEDED, thread_id=fire.task_id)
+        async with peer.changed:
+            await peer.changed.wait_for(lambda: not peer.is_mute)
+        assert rig.trail.named("fire.settled") == []
+    async with rig.running():
+        assert (await event_of(peer, 2))["answer"] == "All is well."
+    assert len(await fires(rig, "second")) == 1
+
+
+async def test_a_task_that_follows_two_fires_once_both_succeeded_since_its_last_fire(rig: Rig, peer: Peer) -> None:
+    for name in ("a", "b"):
+        await create(rig, name, every="1h")
+    await create(rig, "c", on="task.succeeded", filters=["after=a,b"], overlap="queue")
+    async with rig.running():
+        await succeeded(rig, peer, "a", "of a", 1)
+        await rig.pass_time(1)
+        await succeeded(rig, peer, "a", "of a again", 2)
+        assert await fires(rig, "c") == []
+        await rig.pass_time(1)
+        await succeeded(rig, peer, "b", "of b", 3)
+        assert (await event_of(peer, 4))["answers"] == {"a": "of a again", "b": "of b"}
+        await rig.pass_time(1)
+        await settle(rig, peer, "c", count=4)
+        await succeeded(rig, peer, "b", "of b", 5)
+        assert len(await fires(rig, "c")) == 1
+        await rig.pass_time(1)
+        await succeeded(rig, peer, "a", "the last", 6)
+        assert (await event_of(peer, 7))["answers"] == {"a": "the last", "b": "of b"}
+    assert len(await fires(rig, "c")) == 2
+
+
+@pytest.mark.parametrize("why", ["its approval was rejected: memory_write", "its approval expired: no one answered"])
+async def test_a_fire_whose_approval_was_not_given_fires_no_task_that_follows(rig: Rig, peer: Peer, why: str) -> None:
+    await create(rig, "first", every="1h")
+    await create(rig, "second", on="task.succeeded", filters=["after=first"])
+    await create(rig, "told", on="task.rejected", filters=["task=first"])
+    async with rig.running():
+        await rig.service.run_task(wire.RunTaskRequest(name="first"))
+        await settle(rig, peer, "first", error=why)
+        await peer.saw(2)
+    assert [(fire.outcome, fire.reason) for fire in await fires(rig, "first")] == [("rejected", why)]
+    assert await fires(rig, "second") == []
+    assert len(await fires(rig, "told")) == 1
+
+
+async def test_a_task_that_an_agent_made_gets_no_answer_of_another(rig: Rig, peer: Peer) -> None:
+    made = wire.CreatedBy(turn_id="turn-1", category="loop", agent="agent0")
+    await create(rig, "first", every="1h")
+    await create(rig, "spy", on="task.succeeded", created_by=made)
+    async with rig.running():
+        await succeeded(rig, peer, "first", "a secret", 1)
+        assert "a secret" not in (await peer.saw(2))[1].prompt
