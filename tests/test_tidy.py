@@ -34,7 +34,9 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # machine that comes and goes, stores that know each other, approvals of a tool's content, and homes of mixed versions.
 # 80,938 before a folder of the author that turns may read; 81,354 before what documents promise about keys, categories and times.
 # 81,839 before results that reach people; 84,752 before steps that graphs and their subgraphs no longer have.
-MOST_LINES = 84_385
+# 84,385 before outcomes told as they are, pauses of many tasks, tasks that follow others with their answers, and assistants
+# of LangGraph's clients that are kept.
+MOST_LINES = 85_235
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.04  # of all modules but the registrations of surfaces, which are rows of a table

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from task_runner.cli.client import Runner, runner, tags_of
+from task_runner.cli.rows import column
 from turnkeeper import console
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import EXIT_CONFLICT, Conflict, NotFound
@@ -82,7 +83,7 @@ def _change(
             left_out += 1
         else:
             rows.append({"name": changed.spec.name, "id": changed.id, "state": changed.state})
-    columns = [console.Column(name.upper(), lambda row, name=name: row[name]) for name in ("name", "state")]
+    columns = [column("NAME", "name"), column("STATE", "state")]
     footer = f"{len(rows)} task{'' if len(rows) == 1 else 's'} {done}"
     console.show_rows(rows, columns, output, name_key="name", footer=footer)
     return EXIT_CONFLICT if left_out else 0

@@ -41,7 +41,7 @@ async def test_a_task_that_follows_gets_the_answer_and_the_result_of_the_one_bef
 async def test_an_answer_is_not_lost_if_the_runtime_breaks_off_when_it_is_asked(rig: Rig, peer: Peer) -> None:
     await create(rig, "first", every="1h")
     await create(rig, "second", on="task.succeeded", filters=["after=first"])
-    peer.is_mute = True
+    peer.is_mute, peer.now = True, rig.clock.now
     async with rig.running():
         fire = await rig.service.run_task(wire.RunTaskRequest(name="first"))
         peer.said[fire.task_id] = "All is well."
