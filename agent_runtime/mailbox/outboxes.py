@@ -24,11 +24,9 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.store import mail
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus.acks import ack_of
+from turnkeeper.bus import acks, folders, letters
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.event_log import EventLog
-from turnkeeper.bus.folders import agents_with_inboxes
-from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
@@ -80,7 +78,7 @@ class Outboxes:
             await self.clock.sleep(POLL_S)
 
     async def _look(self) -> None:
-        for agent in await asyncio.to_thread(agents_with_inboxes, self.home):
+        for agent in await asyncio.to_thread(folders.agents_with_inboxes, self.home):
             if agent not in self.mailboxes.agents and agent not in RESERVED:
                 await self._guarded(agent, self._take(agent))
 
@@ -131,7 +129,7 @@ class Outboxes:
                 where["turn_id"] = trigger.turn_id
             self.log.emit("outbox.accepted", **where, fresh=fresh)
         if letter.requires_ack:
-            await self.mailboxes.post(ack_of(letter, at=self.clock.now(), by_key=True))
+            await self.mailboxes.post(acks.ack_of(letter, at=self.clock.now(), by_key=True))
 
     async def _trigger(self, letter: Envelope) -> Trigger:
         """Return the trigger for a letter. Raises InvalidInput for an answer without a question."""
@@ -182,7 +180,7 @@ class Outboxes:
 
 
 def _turn_of(letter: Envelope) -> str:
-    return turn_id_of("agent", letter.idempotency_key)
+    return letters.turn_id_of("agent", letter.idempotency_key)
 
 
 def _answer_of(letter: Envelope, item: mail.Delegation, parent: TurnRecord) -> Trigger:

@@ -158,6 +158,13 @@ def answered(lg: Lg, method: str, path: str, body: str) -> int:
         return answer.status_code
 
 
+def test_a_key_that_may_only_read_changes_nothing(lg: Lg) -> None:
+    read = {"x-api-key": lg.keys["read"]}
+    lg.ask("GET", f"/threads/{lg.thread()}", headers=read)
+    for method, path in (("POST", "/threads"), ("POST", "/runs"), ("PUT", "/store/items"), ("POST", "/runs/crons")):
+        assert "scope work" in lg.refused(method, path, {}, status=403, headers=read)
+
+
 def test_a_key_of_a_smaller_scope_is_refused_by_every_request_that_changes_or_decides_something(lg: Lg) -> None:
     waits = lg.waiting()
     ids = {

@@ -589,13 +589,6 @@ def test_anything_else_is_not_there_and_nothing_is_501(lg: Lg) -> None:
     lg.ask("PUT", "/threads", {}, status=404)
 
 
-def test_a_key_that_may_only_read_changes_nothing(lg: Lg, thread: str) -> None:
-    read = {"x-api-key": lg.keys["read"]}
-    lg.ask("GET", f"/threads/{thread}", headers=read)
-    for method, path in (("POST", "/threads"), ("POST", "/runs"), ("PUT", "/store/items"), ("POST", "/runs/crons")):
-        assert "scope work" in lg.refused(method, path, {}, status=403, headers=read)
-
-
 def test_only_while_a_daemon_is_down_it_says_503(lg: Lg) -> None:
     lg.constellation.kill(AGENT_RUNTIME)
     try:

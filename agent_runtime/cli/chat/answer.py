@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
+from agent_runtime.cli.chat.blocks import Safe
+from agent_runtime.cli.chat.render import Change, Lines, Panels, render
 from agent_runtime.cli.client import ANSWER_S, LOOK_S, again, change, change_in_conversation, complete_channel, refused
 from agent_runtime.cli.rows import asked, clipped
 from agent_runtime.model.mapping import Row, parsed, to_json

@@ -6,21 +6,19 @@ and invisible characters. `Safe` runs after the others, because Markdown convert
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rich.box import ROUNDED
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.cli import rows
-from agent_runtime.cli.chat import texts
+from agent_runtime.cli.chat import blocks, texts
 from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
@@ -142,7 +140,6 @@ class Shown:
         return known is not None and known.status not in ENDED
 
 
-WIDEST = 110
 PROMPT_LINES = 3
 EXCERPT_LINES = 12
 _LABEL = 9  # width of the label column on a terminal
@@ -485,9 +482,9 @@ class Panels:
     def said(self, role: str, text: str) -> RenderableType:
         """Render an agent's text as Markdown and other text unchanged; shorten a prompt."""
         if role == "agent":
-            return self._labelled(role, _markdown(text))
+            return self._labelled(role, blocks.markdown(text))
         most = PROMPT_LINES if role in {"prompt", "note"} and not self.wide else 0
-        return self._labelled(role, _AtMost(Text(prose(text), "dim" if role == "note" else ""), most))
+        return self._labelled(role, blocks.AtMost(Text(prose(text), "dim" if role == "note" else ""), most))
 
     def line(self, label: str, text: str, style: str = "") -> RenderableType:
         return self._labelled(label, Text(plain(text), style))
@@ -505,7 +502,9 @@ class Panels:
         body += [Text(plain(card.note), "dim")] if card.note else []
         body += [Padding(Text(plain(card.args)), (0, 0, 0, 2))] if card.args else []
         if card.body:
-            body.append(_AtMost(_markdown(card.body), 0 if self.wide or card.number is not None else EXCERPT_LINES))
+            body.append(
+                blocks.AtMost(blocks.markdown(card.body), 0 if self.wide or card.number is not None else EXCERPT_LINES)
+            )
         body += [""] if body else []
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True)
@@ -517,7 +516,7 @@ class Panels:
         panel = Panel(
             Group(*body, grid), title=title, title_align="left", border_style=card.style, box=ROUNDED, padding=(0, 1)
         )
-        return [Safe(Padding(_Narrow(panel), (0, 0, 0, 2)), plain)]
+        return [blocks.Safe(Padding(blocks.Narrow(panel), (0, 0, 0, 2)), plain)]
 
     def _labelled(self, label: str, body: RenderableType) -> RenderableType:
         return Padding(_columns(plain(label), body, _ROLES.get(label, "bold"), width=_LABEL), (0, 0, 0, 2))
@@ -531,7 +530,7 @@ def _columns(label: str, body: RenderableType, style: str, *, width: int | None 
     grid.add_column(width=width or len(label), no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
     grid.add_row(Text(label, style), body)
-    return _Narrow(grid)
+    return blocks.Narrow(grid)
 
 
 def rule(turn: wire.ConversationTurn, width: int) -> Text:
@@ -546,57 +545,4 @@ class _Rule:
         self._turn = turn
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield rule(self._turn, min(options.max_width, WIDEST))
-
-
-class Safe:
-    """A renderable with control and invisible characters escaped."""
-
-    def __init__(self, inside: RenderableType, written: Callable[[str], str] = prose) -> None:
-        self._inside, self._written = inside, written
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self._inside, options):
-            if not segment.control:
-                style = segment.style.update_link(None) if segment.style and segment.style.link else segment.style
-                yield Segment(self._written(segment.text), style)
-
-
-def _markdown(text: str) -> RenderableType:
-    # Show links with their address: a reader cannot see the target of a terminal's link.
-    return _AtMost(Markdown(texts.broken(prose(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
-
-
-class _Narrow:
-    """Limits the length of lines to a readable width on a wide terminal."""
-
-    def __init__(self, inside: RenderableType) -> None:
-        self._inside = inside
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from console.render(self._inside, options.update(width=min(options.max_width, WIDEST)))
-
-
-class _AtMost:
-    """The first lines of a renderable, and the number of omitted lines; all lines if the limit is 0."""
-
-    def __init__(self, inside: RenderableType, most: int) -> None:
-        self._inside = inside
-        self._most = most
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = console.render_lines(self._inside, options, pad=False)
-        while lines and _is_blank(lines[-1]):
-            lines.pop()
-        while lines and _is_blank(lines[0]):
-            lines.pop(0)
-        left = len(lines) - self._most if self._most else 0
-        for line in lines[: self._most] if left > 1 else lines:
-            yield from line
-            yield Segment.line()
-        if left > 1:
-            yield Text(f"… {left} more lines: -o wide", "dim")
-
-
-def _is_blank(line: Sequence[Segment]) -> bool:
-    return not "".join(segment.text for segment in line).strip()
+        yield rule(self._turn, min(options.max_width, blocks.WIDEST))

@@ -17,6 +17,7 @@ from rich.text import Text
 from agent_runtime.cli.chat import render as drawn
 from agent_runtime.cli.chat import texts
 from agent_runtime.cli.chat.answer import Waiting
+from agent_runtime.cli.chat.blocks import Safe
 from agent_runtime.model.mapping import to_json
 from turnkeeper.console import note
 from turnkeeper.console.unseen import as_json, plain, prose
@@ -181,7 +182,7 @@ class Screen:
     def print(self, text: str) -> None:
         with self._out:
             self.clear()
-            self._out.print(drawn.Safe(Text(plain(text), "dim")))
+            self._out.print(Safe(Text(plain(text), "dim")))
 
     def type(self, text: str) -> None:
         """Show the author's input."""
@@ -218,11 +219,11 @@ class Screen:
         if self._last and self._last != turn.turn_id:
             self._out.print()
         if self._last != turn.turn_id and changes[0].kind != "begun":
-            self._out.print(drawn.Safe(drawn.rule(turn, self._out.width)))
+            self._out.print(Safe(drawn.rule(turn, self._out.width)))
         self._last = turn.turn_id
         for change in changes:
             for block in drawn.render(change, self._layout, numbers=self.waiting.numbers):
-                self._out.print(drawn.Safe(block))
+                self._out.print(Safe(block))
 
     def _hear(self, turn: wire.ConversationTurn) -> None:
         if not self._shown.is_open(turn.turn_id):
@@ -266,7 +267,7 @@ class Screen:
 
     def _lines(self, what: RenderableType) -> list[list[Segment]]:
         options = self._out.options.update(width=max(20, self._out.width - 1))
-        return self._out.render_lines(drawn.Safe(what), options, pad=False)
+        return self._out.render_lines(Safe(what), options, pad=False)
 
 
 def _said(turn: wire.ConversationTurn) -> int:

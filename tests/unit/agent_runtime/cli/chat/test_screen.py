@@ -14,8 +14,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform, typed, would_end
+from agent_runtime.cli.chat.blocks import Safe
 from agent_runtime.cli.chat.follow import Typed
-from agent_runtime.cli.chat.render import Lines, Panels, Safe, changes_of, known_of, render
+from agent_runtime.cli.chat.render import Lines, Panels, changes_of, known_of, render
 from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.graph.engine.model_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
 from agent_runtime.model.approval import read_interrupt
