@@ -2,8 +2,8 @@
 
 from turnkeeper.config.surfaces import Panel, Surface, commands_in
 
-_FIRE = {
+_WORK = {
     "commands:pause": "Pause all tasks, or those with a label.",
-    "commands:resume": "Resume the tasks that `turnkeeper pause` paused.",
+    "commands:resume": "Resume the tasks that `turnkeeper pause` paused, or those of them with a label.",
 }
-SURFACE = Surface(name="holidays", place=51, commands=commands_in("task_runner.cli.holidays", {Panel.FIRE: _FIRE}))
+SURFACE = Surface(name="holidays", place=51, commands=commands_in("task_runner.cli.holidays", {Panel.WORK: _WORK}))

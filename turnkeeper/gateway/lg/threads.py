@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from turnkeeper.errors import Conflict, Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import Who, who_of
 from turnkeeper.gateway.keys import Scope
@@ -249,7 +249,7 @@ class Threads:
         params = body.get("params") if isinstance(body.get("params"), dict) else {}
         try:
             result = await self._commanded(who, runtime, thread_id, body.get("method"), params or {})
-        except (InvalidInput, NotFound, Conflict, Denied) as error:
+        except (InvalidInput, NotFound, Conflict) as error:
             return {"type": "error", "id": body.get("id"), "error": _code(error), "message": str(error)}
         return {"type": "success", "id": body.get("id"), "result": result}
 
