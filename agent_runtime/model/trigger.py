@@ -84,6 +84,11 @@ class Trigger(Assignment):
     hops: int = 0
 
     @property
+    def writes_state(self) -> bool:
+        """True if the turn writes into its thread's state, and runs no node."""
+        return bool(self.run_json) and "write" in json.loads(self.run_json)
+
+    @property
     def shown(self) -> str:
         """The prompt for the model; a message between agents is shown in its wrapper, which names the sender."""
         if self.source != "agent":

@@ -201,6 +201,9 @@ class Turns:
         """Add the thread's position in its graph to the facts, or the other graph if the trigger belongs to one."""
         known = facts.own or facts.newest
         elsewhere = self._engines.catalog.belongs_elsewhere(item.trigger, known.graph) if item.trigger and known else ""
+        waits = facts.own is None and known is not None and known.status in {"interrupted", "paused"}
+        if waits and item.trigger is not None and item.trigger.writes_state:
+            elsewhere = f"thread {thread_id} waits for a decision, so its state is not written"
         if elsewhere:
             return replace(facts, elsewhere=elsewhere)
         graph = known.graph if known else item.trigger.graph if item.trigger else ""

@@ -25,7 +25,7 @@ from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import Said, TurnContext
-from turnkeeper.config.surfaces import offered
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
@@ -427,7 +427,7 @@ class Engine:
     async def _stream(
         self, order: Order, context: TurnContext, mark: str, progress: _Progress, control: RunControl
     ) -> Ended:
-        order, over = await self._past_stop(order, context.thread_id, mark)
+        order, over = await self._before(order, context, mark)
         if over is not None:
             return over
         looking = None if isinstance(order, Input) else offered("hidden steps", *self._at(context.thread_id))
@@ -474,6 +474,16 @@ class Engine:
         return replace(
             ended, stopped="failed", error=f"{what}: grant {scopes}, or let langgraph.errors.GraphBubbleUp pass"
         )
+
+    async def _before(self, order: Order, context: TurnContext, mark: str) -> tuple[Order, Ended | None]:
+        """Make a client's write into the state, or pass a stop; return the order to run, or the interval's result."""
+        write = json.loads(context.run_json or "{}").get("write")
+        if write is None:
+            return await self._past_stop(order, context.thread_id, mark)
+        if isinstance(order, Input):  # after a crash, the write was made
+            place = _config(context.thread_id, turn=context)
+            await required("state-write", self._graph, place, write, order.input_json)
+        return order, Ended(stopped="end")
 
     async def _past_stop(self, order: Order, thread_id: str, mark: str) -> tuple[Order, Ended | None]:
         """Apply the author's decision about a stop of the graph; return the order to run, or the interval's result."""

@@ -75,6 +75,11 @@ def shown(messages: object) -> tuple[str, str]:
     return "", ""
 
 
+def is_write(turn: wire.Turn) -> bool:
+    """Return True if a turn is a client's write into the state. It is no run of the graph."""
+    return "write" in json.loads(turn.run_json or "{}")
+
+
 def run_of(turn: wire.Turn, assistant_id: str, **rest: Any) -> dict[str, Any]:
     run = json.loads(turn.run_json or "{}")
     given = run.get("metadata") or {}

@@ -185,6 +185,20 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
     )
 
 
+def read_write(body: Mapping[str, Any]) -> RunRequest:
+    """Parse a request that writes values into a state. Raises InvalidInput."""
+    refuse_options(body, {"values", "as_node", "checkpoint", "checkpoint_id"})
+    values, place = body.get("values"), body.get("checkpoint")
+    if not isinstance(values, dict) or not values:
+        raise InvalidInput("is not an object with fields", where="values", hint="give the fields to write")
+    if isinstance(place, dict) and place.get("checkpoint_ns"):
+        refuse("checkpoint.checkpoint_ns", "the state of a subgraph is not written", "write the state of the graph")
+    write = {"as_node": body.get("as_node"), "checkpoint_id": _checkpoint(body)}
+    text = f"Write the state: {json.dumps(values, ensure_ascii=False)}"[:LONGEST_SHOWN]
+    run = {"write": {name: value for name, value in write.items() if value}}
+    return RunRequest(assistant="", text=text, input=values, run=run, if_busy="reject", options={})
+
+
 def _assistant(body: Mapping[str, Any]) -> str:
     if not isinstance(body.get("assistant_id"), str) or not body["assistant_id"]:
         raise InvalidInput("is missing", where="assistant_id", hint="give the name of a graph, such as agent0")

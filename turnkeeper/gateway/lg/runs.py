@@ -15,9 +15,18 @@ from turnkeeper.gateway.calls import Who, need
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.approvals import rejection
-from turnkeeper.gateway.lg.conversation import FINISHED, is_uuid, run_of, run_status, turn_statuses
+from turnkeeper.gateway.lg.conversation import FINISHED, is_uuid, is_write, run_of, run_status, turn_statuses
 from turnkeeper.gateway.lg.events import Event, RunStream
-from turnkeeper.gateway.lg.requests import NOT_STREAMED, RunRequest, check_newest, checked, read_modes, read_run, refuse
+from turnkeeper.gateway.lg.requests import (
+    NOT_STREAMED,
+    RunRequest,
+    check_newest,
+    checked,
+    read_modes,
+    read_run,
+    read_write,
+    refuse,
+)
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _BUSY = frozenset({"accepted", "running", "paused", "interrupted"})
@@ -138,6 +147,25 @@ class Runs(lg.Handlers):
             self._api.once.is_unsure(about, id_)
             raise
         return sent
+
+    async def write(self, who: Who, runtime: Any, thread: wire.Thread, body: dict[str, Any], key: str) -> None:
+        """Write values into a thread's state, in a turn of its own.
+
+        Raises:
+            Conflict: a turn of the thread runs, or waits.
+            InvalidInput: the thread has no graph yet, or the graph does not accept the values.
+        """
+        asked = read_write(body)
+        if not thread.turns:
+            raise InvalidInput("the thread has no graph yet", where="thread_id", hint="start a run first")
+        sent = await self._send(who, runtime, thread, "", asked, key)
+        followed = lg.Followed(runtime, self._api.gateway.clock, thread.thread_id, sent.turn_id)
+        async with aclosing(followed.changes()) as changes:
+            async for _ in changes:
+                pass
+        if run_status(followed.status) != "success":
+            refused = Conflict if (await self._api.thread(runtime, thread.thread_id)).waiting else InvalidInput
+            raise refused(followed.error or followed.status)
 
     async def _started(self, request: Request) -> tuple[Who, Any, Started, RunRequest]:
         who, runtime = self._api.asks(request, Scope.WORK)
@@ -264,11 +292,12 @@ class Runs(lg.Handlers):
         while cursor and len(found) < most:
             asked = wire.ListTurnsRequest(thread_id=thread_id, limit=200, cursor=cursor.strip("-"))
             page = await runtime.ListTurns(asked)
-            found += [turn for turn in page.turns if wanted is None or turn.status in wanted]
+            runs = (turn for turn in page.turns if not is_write(turn))
+            found += [turn for turn in runs if wanted is None or turn.status in wanted]
             cursor = page.next_cursor
         shown, headers = lg.page_of(found, query)
-        runs = [run_of(turn, lg.assistant_id(self._api.name_of(turn.graph))) for turn in shown]
-        return lg.reply([lg.selected(run, query.getlist("select")) for run in runs], headers=headers)
+        each = [run_of(turn, lg.assistant_id(self._api.name_of(turn.graph))) for turn in shown]
+        return lg.reply([lg.selected(run, query.getlist("select")) for run in each], headers=headers)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a run; with `wait`, answer once it is over."""

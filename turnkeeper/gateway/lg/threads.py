@@ -170,13 +170,15 @@ class Threads:
         return lg.reply([lg.selected(state, body.get("select")) for state in found])
 
     async def write_state(self, request: Request) -> Response:
-        """Reject a thread's pending approvals, as agent-inbox asks; refuse all other writes."""
-        _, runtime = self._api.asks(request, Scope.DECIDE)
+        """Write values into a thread's state; or reject its pending approvals, as agent-inbox asks."""
+        who, runtime = self._api.asks(request, Scope.WORK)
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
-        if body.get("values") is not None or body.get("as_node") != "__end__":
-            refuse("values", _KEPT, "send a message, or decide: command={'resume': …}")
-        await self._api.thread(runtime, thread_id)
-        await self._runs.reject_all(runtime, thread_id)
+        thread = await self._api.thread(runtime, thread_id)
+        if body.get("values") is None and body.get("as_node") == "__end__":
+            who.check(Scope.DECIDE)
+            await self._runs.reject_all(runtime, thread_id)
+        else:
+            await self._runs.write(who, runtime, thread, body, request.headers.get("idempotency-key", ""))
         return lg.reply({"checkpoint": (await self._api.state(runtime, thread_id))["checkpoint"]})
 
     async def delete(self, request: Request) -> Response:
