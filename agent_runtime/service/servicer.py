@@ -22,7 +22,7 @@ from agent_runtime.model.approval import AuthorDecision, read_decision
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.mapping import to_message
-from agent_runtime.model.trigger import WAKES, Trigger, message_key
+from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, message_key
 from agent_runtime.model.turn import Category, KeyRecord, TurnRecord
 from agent_runtime.permissions.categories import Categories, CategoryEntry
 from agent_runtime.permissions.exceptions import ForTask
@@ -243,7 +243,7 @@ class MessageIntake:
             question_of(look["answers"]).check(request.text)
         to = {"channel": channel, "thread_id": thread_id}
         trigger = read_message(request, self._runtime.categories.get, **to, request_id=request_id)
-        await self._check_graph(trigger)
+        await self._check_graph(trigger, answers=look["answers"] is not None)
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, thread_id)
         look["takes_over"] = "" if request.keep_loop else look["takes_over"]
@@ -262,14 +262,17 @@ class MessageIntake:
             hint = f"hosted agents: {', '.join(sorted(known))}"
             raise InvalidInput(f"{name[:40]!r} is not an agent that is hosted here", where="agent", hint=hint)
 
-    async def _check_graph(self, trigger: Trigger) -> None:
-        """Raise Conflict if the graph cannot run, or not on this thread."""
-        if not trigger.graph:
+    async def _check_graph(self, trigger: Trigger, *, answers: bool) -> None:
+        """Raise Conflict if the graph cannot run, or not on this thread; InvalidInput if it would refuse the input."""
+        if not any(getattr(trigger, name) for name in OF_GRAPH):
             return
-        self._runtime.catalog.require(trigger.graph)
+        if trigger.graph:
+            self._runtime.catalog.require(trigger.graph)
         newest = await self._runtime.store.read(turn_reads.newest_on_thread, trigger.thread_id)
         if newest is not None and (why := self._runtime.catalog.belongs_elsewhere(trigger, newest.graph)):
             raise Conflict(why, where="graph", hint="or leave the graph out")
+        if not answers:
+            self._runtime.engines.unread(trigger, newest)
 
     async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> tuple[str, str]:
         """Return a message's thread, and the loop of the channel's newest turn if the message bypasses that loop."""

@@ -367,7 +367,7 @@ class Engine:
         """Return an error if the graph would not read all of a trigger, else an empty text. Raises InvalidInput."""
         if self._foreign:
             self._configured.made(trigger.context_json, trigger.config_json)
-        return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json)
+        return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json, trigger.run_json)
 
     def flush(self) -> None:
         """Write delayed work, such as pruning."""

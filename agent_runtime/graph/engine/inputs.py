@@ -256,10 +256,10 @@ class InputSchema:
             return self.made.validate_python(given)
         return given[INPUT] if self.whole else given
 
-    def unread(self, prompt: str, payload_json: str, input_json: str) -> str:
+    def unread(self, prompt: str, payload_json: str, input_json: str, run_json: str = "") -> str:
         """Return why the graph would not read a turn's prompt; empty if it would. Raises InvalidInput like `value`."""
         fields = self.with_handoff(input_json, "")
-        if self.is_whole(prompt, fields, ""):
+        if self.is_whole(prompt, fields, run_json):
             self.raw("", fields, (), None)
         elif self.keeps_messages:
             self.beside_messages(fields)

@@ -10,6 +10,8 @@ import pytest
 from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.harness import STATES, soon
+from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 bench = authors_graphs.bench
 GRAPH = """
@@ -139,3 +141,18 @@ async def test_an_unknown_field_of_an_input_fails_the_turn_before_the_graph_runs
     event = await bench.run(**client({"tpoic": "x"}))
     assert (event.state, bench.module.ran) == (STATES.FAILED, [])
     assert "tpoic" in event.error
+
+
+@pytest.mark.parametrize("given", [{"run_json": '{"stream_modes": []}'}, {"text": "go"}], ids=["a client", "a message"])
+async def test_a_message_is_refused_at_the_door_if_its_graph_would_refuse_its_input(
+    bench: AuthorsBench, given: dict[str, str]
+) -> None:
+    bench.bring(GRAPH)
+    await bench.open()
+    with pytest.raises(InvalidInput, match="has no field 'tpoic'"):
+        await bench.service.SendMessage(wire.SendMessageRequest(channel="main", input_json='{"tpoic": "x"}', **given))
+    assert await bench.conversation() == []
+    asked = wire.SendMessageRequest(channel="main", input_json='{"topic": "x"}', request_id="again", **given)
+    sent = await bench.service.SendMessage(asked)
+    assert (await bench.stopped(sent.turn_id)).state == STATES.SUCCEEDED
+    assert (await bench.service.SendMessage(asked)).duplicate
