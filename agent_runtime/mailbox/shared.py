@@ -140,7 +140,8 @@ class Ownership:
         if lease is None:
             return None
         found = leases.load(connection, lease, adopt=held is None, besides=self._elsewhere)
-        if self._elsewhere and any(row.kind == LOOK for row in found):  # a cancel may concern a fire for those agents
+        if self._elsewhere and any(row.kind == LOOK for row in found):
+            # The look may carry a cancel of a fire for an agent of another machine.
             found += leases.load(connection, lease, adopt=False)
         rows, left = self._sorted_out(connection, found)
         if left:

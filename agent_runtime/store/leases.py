@@ -121,7 +121,7 @@ def leave(connection: Connection, owner: str) -> None:
 def wanted(connection: Connection, owner: str, most: int, besides: Collection[str] = ()) -> list[str]:
     """Return at most `most` threads with waiting envelopes and no other owner.
 
-    Ignore fires that wait for agents other than `besides`, because other machines host those agents.
+    Ignore fires that wait for the agents in `besides`, because other machines host these agents.
     """
     found = _WAITING.values(connection, me=owner, besides=listed(sorted(besides))) + _LEFT.values(connection)
     return list(dict.fromkeys(found))[:most]
@@ -160,7 +160,7 @@ def free(connection: Connection, lease: Lease) -> None:
 def load(connection: Connection, lease: Lease, *, adopt: bool, besides: Collection[str] = ()) -> list[Row]:
     """Claim the oldest envelopes of an owned thread. With `adopt`, include envelopes that an earlier owner had claimed.
 
-    Do not claim fires that wait for agents other than `besides`.
+    Do not claim fires that wait for the agents in `besides`.
     """
     check(connection, lease)
     states = listed(["waiting", "claimed"] if adopt else ["waiting"])

@@ -42,9 +42,9 @@ def spec(
 ) -> ToolSpec:
     """Make a tool from `body`. The model reads the docstring of `body`; the name defaults to the scope's.
 
-    A TurnkeeperError becomes the tool's answer, marked as an error: the model retries, avoids the problem or reports
-    it. Any other exception is our bug and fails the turn. A strict tool refuses unknown arguments; other tools ignore
-    them.
+    MachineTrouble is raised again, and the turn waits. Any other TurnkeeperError becomes the tool's answer to the
+    model, marked as an error. Any other exception is our bug and fails the turn. A strict tool refuses unknown
+    arguments; other tools ignore them.
     """
 
     @wraps(body)

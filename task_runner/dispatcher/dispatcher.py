@@ -138,7 +138,7 @@ class Dispatcher:
         return max(0, MOST_UNANSWERED - len(self._unanswered) - self._on_hand) if self._takes else 0
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Send fires that are recorded as sent. If the stream has broken, the next stream reads them from disk."""
+        """Hand fires that the store marks as sent to the open stream. If there is none, the next stream reads them."""
         self._failpoints.reach("runner.handed")
         self.on_sent([(late_s, False) for _, _, late_s in sent])
         if self.connected:

@@ -143,7 +143,7 @@ class Shown:
 PROMPT_LINES = 3
 EXCERPT_LINES = 12
 _LABEL = 9  # width of the label column on a terminal
-MARGIN = 13  # indentation of text lines in a pipe
+MARGIN = 13  # the column at which the text of `Lines` begins
 _NARROWEST_LINE, _WIDEST_LINE = 60, 160
 _LEFT = re.compile(r"\S+ to \S+, handoff(?=: )|notes for \S+(?=: )")  # a message that a restart left for the agent
 _ROLES = {"author": "bold green", "agent": "bold cyan", "prompt": "magenta", "note": "dim", "error": "bold red"}

@@ -65,7 +65,7 @@ class PastThread:
 
     @property
     def key(self) -> str:
-        """The key of the thread's import, taken permanently."""
+        """The idempotency key of the thread's import. It is never released, so a thread is imported only once."""
         return f"import:{self.thread_id}"
 
 

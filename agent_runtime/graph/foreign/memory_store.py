@@ -53,7 +53,7 @@ def holds(value: Any, wanted: Mapping[str, Any] | None) -> bool:
 
 
 def listed(op: base.ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the namespaces that an operation asks for, in their order, cut to the operation's depth."""
+    """Return the matching namespaces: cut to `max_depth`, without duplicates, sorted, then offset and limited."""
     fitting = {one for one in namespaces if all(_matches(condition, one) for condition in op.match_conditions or ())}
     cut = {one[: op.max_depth] for one in fitting} if op.max_depth is not None else fitting
     return sorted(cut)[op.offset : op.offset + op.limit]

@@ -53,7 +53,7 @@ TABLES = {
         Table(
             "skip",
             "entry",
-            # An entry for skipped times grows, and an entry that waited for its fire may become such an entry.
+            # Only the id is compared: the entry grows as times are skipped, and an open entry may become a skipped one.
             "SELECT entry_id, 0, 0 FROM fires WHERE NOT is_open AND outcome <> 'pruned' AND fire_id IS NULL",
             (),
             "the entry of the ledger",

@@ -110,7 +110,7 @@ class Project:
 class Tasks(StrEnum):
     """The choice for tasks that name no graph when a home gets another graph.
 
-    `move`: `agent0` and all these tasks run the new graph. `keep`: they run the previous graph; the new one has a name.
+    `move`: `agent0` and all these tasks run the new graph. `keep`: they run the previous graph; tasks name the new one.
     """
 
     MOVE = "move"

@@ -68,7 +68,9 @@ def changed_spec(task: wire.Task, body: Mapping[str, Any], graph: str | None) ->
     spec.CopyFrom(task.spec)
     if "schedule" in body and not spec.cron:
         hint = f"change it with: turnkeeper task edit {task.spec.name}"
-        raise InvalidInput(f"is of a task that has none ({task.schedule})", where="schedule", hint=hint)
+        raise InvalidInput(
+            f"cannot be changed here: the task has no cron expression ({task.schedule})", where="schedule", hint=hint
+        )
     if body.get("timezone"):
         spec.timezone = str(body["timezone"])
     if "metadata" in body:

@@ -282,7 +282,9 @@ async def _asked_about(interrupt_id: str, ctx: Ctx) -> Any:
     waiting = (await _call(ctx, runtime.ListInterruptsRequest())).interrupts
     found = next((one for one in waiting if one.interrupt_id == interrupt_id), None)
     if found is None:
-        raise NotFound(f"no approval {interrupt_id[:80]!r} waits", where="interrupt_id", hint="see inbox_list")
+        raise NotFound(
+            f"no pending approval has the id {interrupt_id[:80]!r}", where="interrupt_id", hint="see inbox_list"
+        )
     return found
 
 

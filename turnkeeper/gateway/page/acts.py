@@ -62,7 +62,7 @@ class Acts:
         self._shell, self._reads = shell, reads
 
     async def decide(self, request: Request) -> Response:
-        """Decide one question or proposal; the decision is bound to the arguments that were shown."""
+        """Decide an approval, a proposal or a deviation. A decision on an approval is bound to the arguments shown."""
         form, kind, id_ = request.scope["form"], request.path_params["kind"], request.path_params["id"]
         does = "answer" if "option" in form else form.get("do", "")
         text = form.get("option", form.get(does, "")).strip().replace("\r\n", "\n")
