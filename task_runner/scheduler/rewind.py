@@ -91,7 +91,7 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
 
 
 def _tail(session: Session, snapshot: Snapshot) -> Fire | None:
-    """Return what the removal left of a task's newest skipped entry; None if nothing is left."""
+    """Return the rest of a task's newest skipped entry after the removal; None if nothing is left."""
     if snapshot.tail is None:
         return None
     number = abs(snapshot.tail.entry_id)

@@ -235,34 +235,6 @@ def test_post_threads_thread_id_state(lg: Lg) -> None:
     lg.ask("POST", place, {"values": None, "as_node": "__end__"}, status=409)
 
 
-def test_a_client_writes_into_the_state_of_a_thread_that_rests(lg: Lg) -> None:
-    made = lg.thread()
-    place, said_by = f"/threads/{made}/state", {"role": "ai", "content": "Written", "id": "w"}
-    assert "no graph yet" in lg.refused("POST", place, {"values": {"messages": [said_by]}})
-    run_id = lg.turn(made)
-    before = lg.ask("GET", place)
-    written = {"values": {"messages": [said_by]}, "as_node": "model"}
-    lg.ask("POST", place, written, status=403, headers={"x-api-key": lg.keys["read"]})
-    placed = lg.ask("POST", place, written, headers={"x-api-key": lg.keys["work"]})
-    after = lg.ask("GET", place)
-    assert (after["checkpoint"], after["metadata"]["source"]) == (placed["checkpoint"], "update")
-    assert [one["id"] for one in after["values"]["messages"]] == [
-        *(one["id"] for one in before["values"]["messages"]),
-        "w",
-    ]
-    assert [one["run_id"] for one in lg.ask("GET", f"/threads/{made}/runs")] == [run_id], "a write is no run"
-    for wrong, why in (
-        ({"values": {"nothing": 1}}, "nothing"),
-        ({"values": {"messages": []}, "as_node": "nobody"}, "nobody"),
-        ({"values": {"messages": []}, "checkpoint_id": "1ef"}, "1ef"),
-        ({"values": []}, "values"),
-        ({"values": {"messages": []}, "checkpoint": {"checkpoint_ns": "a:b"}}, "subgraph"),
-    ):
-        assert why in str(lg.ask("POST", place, wrong, status=422)["detail"])
-    assert lg.ask("GET", place) == after
-    assert lg.turn(made, "And now?")
-
-
 def test_post_threads_thread_id_history(lg: Lg) -> None:
     made = lg.thread()
     first, second = lg.turn(made), lg.turn(made, "And now?")

@@ -230,7 +230,7 @@ class Engine:
         seen = {str((snapshot.metadata or {}).get("turn_id", ""))}  # an input may have no message, or no id
         standing = await self._stop(thread_id, snapshot)
         pending = frozenset(item.id for item in (*snapshot.interrupts, *([standing] if standing else [])))
-        left = _steps_left(snapshot)
+        left = stops.steps_left(snapshot)
         position = Position.INTERRUPTED if pending else Position.OPEN if left else Position.END
         if strict and not pending and (looking := offered("lost steps", *self._at(thread_id))) is not None:
             lost, pending = await looking
@@ -251,8 +251,8 @@ class Engine:
         if (standing := await self._stop(thread_id, snapshot)) is not None:
             raised = (*raised, standing.question())
         before = (snapshot.metadata or {}).get(BEFORE, "")
-        step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
-        if (left := _steps_left(snapshot)) and not raised:
+        step = self._step(snapshot.values, mark, before, at_end=not stops.steps_left(snapshot) and not raised)
+        if (left := stops.steps_left(snapshot)) and not raised:
             return Ended(stopped="failed", error=f"stopped before {', '.join(left)}", step=step)
         if raised:
             return Ended(stopped="interrupted", interrupts=raised, step=step)
@@ -358,7 +358,7 @@ class Engine:
         config = _config(thread_id)
         for _ in range(MOST_SEALS):
             snapshot = await self._graph.aget_state(config)
-            if not _steps_left(snapshot):
+            if not stops.steps_left(snapshot):
                 return snapshot
             await self._graph.aupdate_state(config, None, as_node=END)
         raise RuntimeError(f"thread {thread_id} did not reach its end in {MOST_SEALS} steps")
@@ -572,15 +572,6 @@ class Engines:
     def flush(self) -> None:
         for engine in self._engines.values():
             engine.flush()
-
-
-def _steps_left(snapshot: Any) -> list[str]:
-    """Return the names of the remaining steps of a thread; none at its end.
-
-    `snapshot.next` leaves out finished steps. It is also empty after a crash between the last result of a step and the
-    step's checkpoint, although the graph must still continue there.
-    """
-    return [task.name for task in snapshot.tasks]
 
 
 def _config(

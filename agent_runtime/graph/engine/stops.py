@@ -27,6 +27,15 @@ _WAYS = ("approve", "reject", "edit")
 WHEN = ("interrupt_before", "interrupt_after")  # the options of a client's run, and the keys of checkpoints' metadata
 
 
+def steps_left(snapshot: Any) -> list[str]:
+    """Return the names of the remaining steps of a thread; none at its end.
+
+    `snapshot.next` leaves out finished steps. It is also empty after a crash between the last result of a step and the
+    step's checkpoint, although the graph must still continue there.
+    """
+    return [task.name for task in snapshot.tasks]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stop:
     """A stop of a thread.

@@ -14,19 +14,10 @@ from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import Who, need
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
+from turnkeeper.gateway.lg import requests
 from turnkeeper.gateway.lg.approvals import rejection
 from turnkeeper.gateway.lg.conversation import FINISHED, is_uuid, is_write, run_of, run_status, turn_statuses
 from turnkeeper.gateway.lg.events import Event, RunStream
-from turnkeeper.gateway.lg.requests import (
-    NOT_STREAMED,
-    RunRequest,
-    check_newest,
-    checked,
-    read_modes,
-    read_run,
-    read_write,
-    refuse,
-)
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _BUSY = frozenset({"accepted", "running", "paused", "interrupted"})
@@ -63,7 +54,7 @@ class Runs(lg.Handlers):
 
     async def start(
         self, who: Who, runtime: Any, thread_id: str, body: Mapping[str, Any], key: str = ""
-    ) -> tuple[Started, RunRequest]:
+    ) -> tuple[Started, requests.RunRequest]:
         """Send the message in a client's body, or make the decision in it.
 
         Args:
@@ -74,19 +65,19 @@ class Runs(lg.Handlers):
         Raises:
             TurnkeeperError: the request was refused, or its effect is unknown because the daemon went away.
         """
-        asked = read_run(await self._api.completed(runtime, checked(dict(body))))
+        asked = requests.read_run(await self._api.completed(runtime, requests.checked(dict(body))))
         name, graph = await self._api.graph_of(runtime, asked.assistant)
         name = asked.assistant if is_uuid(asked.assistant) else name
         thread = await self._thread(runtime, thread_id, asked)
         if asked.checkpoint_id:
             newest = await self._api.state(runtime, thread.thread_id)
-            check_newest(asked.checkpoint_id, newest["checkpoint_id"] or "")
+            requests.check_newest(asked.checkpoint_id, newest["checkpoint_id"] or "")
         if asked.decides or asked.rejects:
             return Started(thread_id, await self._decide(who, runtime, thread_id, asked), name), asked
         sent = await self._send(who, runtime, thread, graph, asked, key)
         return Started(sent.thread_id, sent.turn_id, name), asked
 
-    async def _thread(self, runtime: Any, thread_id: str, asked: RunRequest) -> wire.Thread:
+    async def _thread(self, runtime: Any, thread_id: str, asked: requests.RunRequest) -> wire.Thread:
         """Return the named thread, or create one: clients ask for it before its turn has begun."""
         if not thread_id and (asked.decides or asked.rejects):
             raise Conflict("nothing waits on a new thread", where="command.resume", hint="name the thread")
@@ -100,7 +91,7 @@ class Runs(lg.Handlers):
         made: wire.Thread = await runtime.PutThread(put)
         return made
 
-    async def _decide(self, who: Who, runtime: Any, thread_id: str, asked: RunRequest) -> str:
+    async def _decide(self, who: Who, runtime: Any, thread_id: str, asked: requests.RunRequest) -> str:
         if who.scope is None or who.scope < Scope.DECIDE:
             need_decide()
         if asked.rejects:
@@ -122,7 +113,7 @@ class Runs(lg.Handlers):
         return str(done.interrupts[-1].turn_id)
 
     async def _send(
-        self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: RunRequest, key: str
+        self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: requests.RunRequest, key: str
     ) -> wire.SendMessageResponse:
         if asked.if_busy == "reject" and (thread.status in _BUSY or thread.waiting):
             raise Conflict("the thread is busy", where="multitask_strategy", hint="wait for its run, or give enqueue")
@@ -155,7 +146,7 @@ class Runs(lg.Handlers):
             Conflict: a turn of the thread runs, or waits.
             InvalidInput: the thread has no graph yet, or the graph does not accept the values.
         """
-        asked = read_write(body)
+        asked = requests.read_write(body)
         if not thread.turns:
             raise InvalidInput("the thread has no graph yet", where="thread_id", hint="start a run first")
         sent = await self._send(who, runtime, thread, "", asked, key)
@@ -167,7 +158,7 @@ class Runs(lg.Handlers):
             refused = Conflict if (await self._api.thread(runtime, thread.thread_id)).waiting else InvalidInput
             raise refused(followed.error or followed.status)
 
-    async def _started(self, request: Request) -> tuple[Who, Any, Started, RunRequest]:
+    async def _started(self, request: Request) -> tuple[Who, Any, Started, requests.RunRequest]:
         who, runtime = self._api.asks(request, Scope.WORK)
         key, thread_id = request.headers.get("idempotency-key", ""), request.path_params.get("thread_id", "")
         started, asked = await self.start(who, runtime, thread_id, await lg.read_body(request), key)
@@ -213,7 +204,7 @@ class Runs(lg.Handlers):
         """Stream a run's events until it is over or waits; to a client that reconnects, also the current state."""
         who, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
-        modes, started = read_modes(_modes_in(request)), Started(turn.thread_id, turn.turn_id, "")
+        modes, started = requests.read_modes(_modes_in(request)), Started(turn.thread_id, turn.turn_id, "")
         events = RunStream(turn.turn_id, modes)
         query = f"?{request.url.query}" if request.url.query else ""
         over = turn.status in FINISHED and ("last-event-id" in request.headers or "values")
@@ -316,7 +307,7 @@ class Runs(lg.Handlers):
     @staticmethod
     def _check_action(request: Request) -> None:
         if request.query_params.get("action", "interrupt") != "interrupt":
-            refuse("action", "a turn's effects stay in its thread", "give interrupt")
+            requests.refuse("action", "a turn's effects stay in its thread", "give interrupt")
 
     async def cancel_many(self, request: Request) -> Response:
         """Cancel the runs that a client names, or those of a thread with a status."""
@@ -340,7 +331,7 @@ class Runs(lg.Handlers):
     async def _running(self, runtime: Any, thread_id: str, status: str) -> list[str]:
         wanted = {"running", "pending"} if status == "all" else {status}
         if not thread_id and status == "all":
-            refuse("status", "all runs of all threads at once", "name a thread, or the runs")
+            requests.refuse("status", "all runs of all threads at once", "name a thread, or the runs")
         found = []
         for one in ("running", "paused"):
             page = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, status=one, limit=200))
@@ -349,7 +340,7 @@ class Runs(lg.Handlers):
 
     async def delete(self, request: Request) -> Response:
         need(request, Scope.WORK)
-        refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
+        requests.refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
 
 
 def need_decide() -> None:
@@ -360,7 +351,7 @@ def need_decide() -> None:
 
 def not_streamed(modes: Collection[str]) -> dict[str, str]:
     """Return the header that names the requested modes of which nothing is sent."""
-    left = sorted(NOT_STREAMED & set(modes))
+    left = sorted(requests.NOT_STREAMED & set(modes))
     return {"x-turnkeeper-not-streamed": ", ".join(left)} if left else {}
 
 

@@ -9,14 +9,13 @@ SURFACE = Surface(
     offers={
         "rpc": "agent_runtime.service.langgraph:LangGraph",
         "run-events": "agent_runtime.graph.engine.run_events:RunEvents",
-        "state-write": "agent_runtime.graph.engine.state_writes:write_state",
+        "state-write": "agent_runtime.graph.engine.states:write_state",
         "threads-import-command": "agent_runtime.cli.thread_import:add",
     },
     also=(
         "agent_runtime.cli.thread_import",
         "agent_runtime.graph.checkpointer.threads_file",
         "agent_runtime.graph.engine.run_events",
-        "agent_runtime.graph.engine.state_writes",
         "agent_runtime.graph.engine.states",
         "agent_runtime.service.assistants",
         "agent_runtime.service.langgraph",
