@@ -293,7 +293,9 @@ async def test_a_form_declined_a_client_without_forms_and_long_arguments_decide_
     async with client(home, era, FORM, elicitation_callback=person) as to:
         long = await approval(to, f"long-{era}", prompt="Summarise the garden, then remember: " + "very " * 500)
         assert (await ask(to, "approval_request_decision", interrupt_id=long["interrupt_id"]))["status"] == "link"
-        assert "no approval 'nope' waits" in await refused(to, "approval_request_decision", interrupt_id="nope")
+        assert "no pending approval has the id 'nope'" in await refused(
+            to, "approval_request_decision", interrupt_id="nope"
+        )
     assert person.seen == []
     assert decisions(constellation, task) == [("pending", "", "")]
 

@@ -45,6 +45,7 @@ def test_a_task_from_creation_to_deletion(command) -> None:
     assert list(fire) == [
         "fire_id", "task_id", "kind", "nominal_at", "due_at", "fired_at", "accepted_at", "started_at", "ended_at",
         "outcome", "reason", "count", "first_nominal_at", "last_nominal_at", "late_s", "attempt", "turn_id", "cause",
+        "deliveries",
     ]  # fmt: skip
     assert (fire["kind"], fire["outcome"]) == ("manual", "pending")
     assert json.loads(command("history", "digest", "--from", "1h", "--to", "in 1h", "-o", "json")[1]) == [fire]

@@ -196,7 +196,6 @@ def made_up() -> dict[str, tuple[str, Any]]:
         "fire_id": ("CreateTask", schedules_pb2.CreateTaskRequest(fire_id="f")),
         "created_by, applied": ("ApplyTasks", schedules_pb2.ApplyTasksRequest(specs=[schedules_pb2.TaskSpec(), spec])),
         "an event's created_by": ("EmitEvent", schedules_pb2.EmitEventRequest(created_by=by)),
-        "an event's fire": ("EmitEvent", schedules_pb2.EmitEventRequest(fire_id="f")),
         "an event's channel": ("EmitEvent", schedules_pb2.EmitEventRequest(channel="c")),
         "an event's thread": ("EmitEvent", schedules_pb2.EmitEventRequest(thread_id="t")),
     }
@@ -217,6 +216,20 @@ async def test_what_only_the_runtime_may_set_is_refused_from_any_other_caller(ho
         assert agrees.came == []
         await call(stub, method, request_, peer_of(home, "task-runner").metadata(method, request_))
         assert agrees.came == [method]
+
+
+async def test_a_daemon_names_the_fire_of_an_event_and_no_other_caller_does(home: Home):
+    method, one = "EmitEvent", schedules_pb2.EmitEventRequest(fire_id="f")
+    async with serving(home, "task-runner") as (agrees, stub):
+        for via in ("agent-runtime/cli", "agent-runtime/api", "delivery/api"):
+            with pytest.raises(Denied, match="only be set by agent-runtime"):
+                await call(stub, method, one, Identity(via).metadata(method, one))
+        with pytest.raises(Denied, match="sends no proof"):
+            await call(stub, method, one, ((VIA, "delivery/daemon"),))
+        assert agrees.came == []
+        for daemon in (Identity.of_daemon("task-runner", "task-runner", home), peer_of(home, "task-runner")):
+            await call(stub, method, one, daemon.metadata(method, one))
+        assert agrees.came == [method, method]
 
 
 @pytest.mark.parametrize("fields", [{"for_task": True}, {"any_value": ["url"]}], ids=["for_task", "any_value"])
