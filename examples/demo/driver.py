@@ -26,7 +26,7 @@ from turnkeeper.v1.schedules_pb2 import Fire, ListFiresRequest
 T = TypeVar("T")
 Record = dict[str, Any]
 OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running", "interrupted", "held"})
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _COMMAND_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 120.0
 _TAIL_LINES = 5
