@@ -90,7 +90,7 @@ const flows = {
     const calls = [
       () => client.runs.create(thread_id, "agent0", { input, webhook: "http://127.0.0.1/" }),
       () => client.threads.updateState(thread_id, { values: { messages: [] } }),
-      () => client.assistants.create({ graphId: "agent0" }),
+      () => client.assistants.create({}),
       () => client.runs.create(thread_id, "nobody", { input }),
     ];
     const found = [];
