@@ -99,7 +99,7 @@ async def test_a_write_that_is_on_disk_when_the_process_dies_is_not_made_again(b
     assert event.state == STATES.SUCCEEDED, event.error
     state = await state_of(bench)
     assert (state.values["steps"], state.next) == (["first", "second", "written"], ("second",))
-    assert bench.module.ran == [], "a turn that goes on runs no node either"
+    assert bench.module.ran == [], "a write that continues after a crash runs no node either"
 
 
 async def test_a_write_that_the_graph_does_not_accept_changes_nothing(bench: AuthorsBench) -> None:

@@ -158,7 +158,7 @@ def post(address: str, text: str, timeout_s: float) -> str:
     """
     if not address.startswith(("http://", "https://")):
         return _by_apprise(address, text)
-    http = import_module("urllib.request")  # it takes longer to load than the supervisor to start
+    http = import_module("urllib.request")  # loading it takes longer than the supervisor's start
     request = http.Request(
         address, data=json.dumps({"text": text}).encode(), headers={"Content-Type": "application/json"}, method="POST"
     )
