@@ -201,7 +201,7 @@ class Note:
 
     Attributes:
         tone: good, warn, bad, or unsure if the daemon did not answer.
-        path: the path of the page that first showed the note; empty before that.
+        path: the page to which the change leads, which shows the note; empty while every page does.
         until: when that page stops showing it, on the monotonic clock.
         undo: the path to which an undo button posts; empty if there is no such button.
         settle: finds out whether an unsure change was made, and updates the note; returns False while it is unknown.
@@ -211,7 +211,7 @@ class Note:
     text: str
     settle: "Settle | None" = None
     path: str = ""
-    until: float = 0.0
+    until: float = float("inf")
     undo: str = ""
 
 

@@ -578,7 +578,7 @@ def test_while_the_daemons_are_away_each_page_says_so_and_since_when(browser: We
     assert "has not answered since <time" in answer.body
 
 
-def test_a_change_while_the_daemons_are_away_is_refused_on_the_page_that_it_came_from(browser: Web) -> None:
+def test_a_change_while_the_daemons_are_away_is_refused_on_the_page_that_it_came_from_alone(browser: Web) -> None:
     page_key = browser.ask("/ui/tasks", cookie=browser.cookie).body.partition('name="page_key" value="')[2][:32]
     for path, form in (
         ("/ui/decisions/interrupt/i", {"do": "approve", "args_hash": "h"}),
@@ -592,4 +592,5 @@ def test_a_change_while_the_daemons_are_away_is_refused_on_the_page_that_it_came
         assert answer.status in {303, 404, 503}, path
         if answer.status == 303:
             assert answer.headers["location"] == "/ui/tasks"
+            assert "cannot be reached" not in browser.ask("/ui/loops", cookie=browser.cookie).body
             assert "cannot be reached" in browser.ask("/ui/tasks", cookie=browser.cookie).body

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -257,18 +257,17 @@ class Shell:
         return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
 
     async def _note(self, request: Request) -> Note | None:
-        """Return the note on the last change: for the next page, and while that page is reloaded.
+        """Return the note on the last change, if the page that is asked for shows it.
 
         Each page shows a note on a change whose daemon did not answer, until it is known whether the change was made.
         """
-        session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.url.path
+        session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.scope["path"]
         note = session.note if session else None
-        if note is None or (note.path and (note.path != path or now >= note.until)):
+        if note is None or note.path not in {"", path} or now >= note.until:
             return None
         if note.settle is not None and not await note.settle(note):
             return note
-        if not note.path:
-            note.path, note.until = path, now + NOTE_S
+        note.path, note.until = path, min(note.until, now + NOTE_S)
         return note
 
     def plain(self, template: str, status: int = 200, **shown: Any) -> Response:
@@ -299,11 +298,12 @@ class Shell:
         undo: str = "",
     ) -> Response:
         """Redirect to the page of the form, and show the result there. See :class:`Note`."""
-        session = who_of(request).session
+        session, path = who_of(request).session, own(request.scope["form"].get("next", ""), default)
         self.answers.forget()
         if session is not None:
-            session.note = Note(tone=tone, text=said, settle=settle, undo=undo)
-        return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)
+            shown_at = "" if settle else unquote(urlsplit(path).path)
+            session.note = Note(tone=tone, text=said, settle=settle, undo=undo, path=shown_at)
+        return RedirectResponse(path, 303)
 
 
 def own(path: str, default: str) -> str:
