@@ -34,7 +34,7 @@ VARIES = (
     (r"\b(task|turn)-[0-9a-f]+\b", "<id>"),
     (r"@\d{8}T\d{6}Z(~m[0-9a-f]{12})?", "@<when>"),
     (r"\bc-[0-9a-f]{12}\b", "<id>"),
-    (r"(?<=running  )\d+", "<pid>"),
+    (r"\brunning +\d+", "running <pid>"),
     (r"(?<=in )Etc/UTC", "UTC"),
     (r"\b([0-9a-f]{32}|[0-9a-f]{10})\b", "<id>"),
     (r"\bpid \d+", "<pid>"),

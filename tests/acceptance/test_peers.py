@@ -113,7 +113,11 @@ def test_each_of_many_is_done_once_and_answered_once_while_processes_of_both_sid
     there = of_peer(pair.bob, "agent0@ada", "agent0@ada")[done:]
     assert sorted(there) == sorted(f"agent0@ada to agent0: boat {number}" for number in range(many))
     assert len(of_peer(pair.ada, "general", "agent0@bob")) == back + many
-    assert [row["unanswered"] for row in pair.bob.ask("turnkeeper", "peers", "status")] == [0]
+
+    def unanswered() -> list[int]:
+        return [row["unanswered"] for row in pair.bob.ask("turnkeeper", "peers", "status")]
+
+    pair.bob.until("the receipt of each answer", lambda: unanswered() == [0])
 
 
 def test_a_peer_that_was_removed_comes_in_no_more(pair: Pair) -> None:

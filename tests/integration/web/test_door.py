@@ -578,7 +578,7 @@ def test_while_the_daemons_are_away_each_page_says_so_and_since_when(browser: We
     assert "has not answered since <time" in answer.body
 
 
-def test_a_change_while_the_daemons_are_away_is_refused_on_the_page_that_it_came_from_alone(browser: Web) -> None:
+def test_a_change_while_the_daemons_are_away_is_refused_on_the_page_that_it_came_from(browser: Web) -> None:
     page_key = browser.ask("/ui/tasks", cookie=browser.cookie).body.partition('name="page_key" value="')[2][:32]
     for path, form in (
         ("/ui/decisions/interrupt/i", {"do": "approve", "args_hash": "h"}),
