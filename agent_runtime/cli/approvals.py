@@ -102,7 +102,7 @@ def _question(row: Row) -> str:
 
 
 def _end_of(row: Row) -> str:
-    """Return when an approval expires and, while it is pending, in how long; empty if it never expires."""
+    """Return an approval's expiry time and, while it is pending, the time left; empty if it never expires."""
     at = shown(row["expires_at"]) if row["expires_at"] else ""
     return f"{at} ({left(row, SystemClock().now())})" if at and row["status"] == "pending" else at
 
@@ -131,7 +131,7 @@ def resolve(
 ) -> None:
     """Decide an approval. Approving allows this call with these arguments, once, and grants nothing else.
 
-    A graph may ask about several calls at once: --approve, --reject and --respond decide all of them, --call one.
+    A graph may ask about several calls at once: --approve, --reject and --respond decide all, --call decides one.
 
     Example: turnkeeper approvals resolve 3f2a9c01 --reject "not today"
     """
@@ -266,7 +266,7 @@ def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
         raise _one_at_a_time()
     said = {"id": "", "decision": "", "message": ""} | {key: one[key] for key in one if key != "args"}
     if odd := [key for key, value in said.items() if not isinstance(value, str) or key not in _KEYS]:
-        what = f"{odd[0]!r} is not a text" if odd[0] in _KEYS else f"unknown key {odd[0][:40]!r}"
+        what = f"{odd[0]!r} is not a string" if odd[0] in _KEYS else f"unknown key {odd[0][:40]!r}"
         raise InvalidInput(what, where="--decisions", hint=f"the keys are {', '.join(_KEYS)}, args")
     args = one.get("args")
     return (*(said[key] for key in _KEYS), "" if args is None else json.dumps(args, ensure_ascii=False))
@@ -286,9 +286,9 @@ def _request(row: Row, decision: str, message: str, args_json: str | None, **sta
 
 
 def _decision(ways: Mapping[str, str | None], calls: list[str] | None) -> tuple[str, str, str | None]:
-    """Return the decision about all calls, its message and its JSON; no decision if only --call is given.
+    """Return the decision for all calls, its message and its JSON. The decision is empty if only --call is given.
 
-    `ways` holds the text of each given option. The JSON is None for --answer: it is parsed for the known question.
+    `ways` holds the text of each given option. The JSON is None for --answer, which is parsed later.
     """
     given = [(way, text) for way, text in ways.items() if text is not None]
     if len(given) > 1 or not (given or calls):
@@ -301,7 +301,7 @@ def _decision(ways: Mapping[str, str | None], calls: list[str] | None) -> tuple[
 
 
 def _answer(asks: forms.Question, answer: str) -> tuple[str, str]:
-    """Return an answer's text, and its JSON if it is JSON but neither a text nor an option."""
+    """Return an answer's text and its JSON. The JSON is empty for an option, for a string and for plain text."""
     if asks.picked(answer) or (asks.is_closed and not answer.lstrip().startswith(("[", "{"))):
         return answer, ""
     try:

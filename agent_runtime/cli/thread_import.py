@@ -42,7 +42,7 @@ def add(app: typer.Typer) -> None:
 
 def import_(
     file: Annotated[Path, typer.Argument(help="A checkpoints.sqlite, as langgraph-checkpoint-sqlite writes it.")],
-    thread: Annotated[list[str] | None, typer.Option(help="Only the thread of this id; may be repeated.")] = None,
+    thread: Annotated[list[str] | None, typer.Option(help="Only the thread with this id; may be repeated.")] = None,
     channel: Annotated[str, typer.Option(help="Their channel; default: for each thread a channel with its id.")] = "",
     category: Annotated[str, typer.Option(help="Category of their turns; default conversation.")] = "",
     graph: Annotated[str, typer.Option(help="Their graph; default: the default graph.")] = "",

@@ -394,7 +394,7 @@ class Basis:
         return shared
 
     def _trouble(self, working: worker.Worker) -> str:
-        """Describe the trouble of a store, the inboxes, calls of a turn, a trigger without a turn, or the log."""
+        """Describe the trouble that blocks a store, the inboxes, calls of a turn, an unhandled trigger, or the log."""
         waits = next(iter(working.waits.values()), "")
         stores = self.database.trouble or self.saver.trouble
         return stores or working.unreadable or waits or working.ownerless() or self.log.trouble

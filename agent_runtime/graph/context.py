@@ -27,8 +27,7 @@ class ToolSpec:
     """A tool, the scope that a category must grant for it, and its effect.
 
     Attributes:
-        tool: the tool with its name for models, with underscores: `workspace_read`. Only this very object has the
-            scope.
+        tool: the tool, whose name for models has underscores: `workspace_read`. Only this very object has the scope.
         scope: the scope's name in categories, with a dot: `workspace.read`.
         effect: read, external-read or write.
     """

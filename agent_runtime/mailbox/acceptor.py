@@ -40,7 +40,7 @@ IDLE_S = 3600.0
 
 
 class TerminalDeliveries:
-    """Follows each fire for an agent in a terminal until it is settled."""
+    """Follower of each fire for an agent in a terminal, until the fire is settled."""
 
     def __init__(self, store: Store, mailboxes: Mailboxes, *, clock: Clock, log: EventLog) -> None:
         self._store = store
@@ -187,7 +187,7 @@ class _Waiting:
 
 @dataclass(eq=False)
 class Acceptor:
-    """Puts triggers into inboxes durably, in the order of their arrival, and notifies `arrived` after each group."""
+    """Durable writer of triggers into inboxes, in the order of arrival. It notifies `arrived` after each group."""
 
     store: Store
     mailboxes: Mailboxes

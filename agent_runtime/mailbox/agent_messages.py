@@ -1,6 +1,6 @@
 """Messages between agents: agent0 sends to its workers and to agents in terminals, and each answers agent0.
 
-All messages are envelopes. After a crash, either the envelope exists, or a row that says that it is owed. A
+All messages are envelopes. After a crash, either the envelope exists or a row records that it is still owed. A
 worker's turn runs on the worker's own thread in the sender's channel. It has the sender's grant without the right to
 send: workers answer, and start no other agents. Only agent0 talks to the author.
 
@@ -48,7 +48,7 @@ class _Ended:
 
 
 class AgentMessages:
-    """Sends messages and answers, each once.
+    """Sender of messages and answers, each once.
 
     Attributes:
         owing: notified when a turn ends and its sender waits for an answer.
@@ -87,7 +87,7 @@ class AgentMessages:
         return {**outcome.result, "sent": True}
 
     async def keep_answering(self) -> None:
-        """Send answers when they are due until cancelled. Start with the answers that an earlier process owed."""
+        """Send each answer when it is due, until cancelled. Start with the answers that an earlier process owed."""
         while True:
             news, again_s = self.owing.next(), AGAIN_S if self._mailboxes.is_shared else IDLE_S
             try:

@@ -313,7 +313,7 @@ def _read(inbox: Inbox) -> list[tuple[Trigger, str]]:
     for place in ("claimed", "inbox"):
         for name in sorted(os.listdir(inbox.folder / place)):
             if name.startswith("."):
-                continue  # a writer's temporary file, which is no envelope yet
+                continue  # a writer's temporary file, which is not an envelope yet
             # An unreadable envelope is quarantined, with its reason, when it is claimed.
             with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                 found.append((from_envelope(inbox.read(place, name)), name))

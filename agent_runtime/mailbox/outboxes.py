@@ -56,7 +56,7 @@ class _Allowance:
 
 @dataclass(eq=False)
 class Outboxes:
-    """Takes messages from the outboxes of agents in terminals, and delivers them to agent0."""
+    """Carrier of messages from the outboxes of agents in terminals to agent0."""
 
     store: Store
     acceptor: Acceptor
@@ -153,7 +153,7 @@ class Outboxes:
         fire = await self.store.read(mail.terminal_delivery_of_turn, turn_id)
         answered_by = await self.store.read(mail.answer_to, turn_id, letter.sender)
         if fire is None or fire.agent != letter.sender or answered_by not in {None, _turn_of(letter)}:
-            raise InvalidInput(f"no fire {turn_id[:40]!r} waits for an answer of {letter.sender}", where="meta.answers")
+            raise InvalidInput(f"no fire {turn_id[:40]!r} awaits an answer from {letter.sender}", where="meta.answers")
         return self._narrow(letter, hops=1, thread_id=fire.thread_id, channel=fire.channel, parent=turn_id)
 
     def _unasked(self, letter: Envelope) -> Trigger:

@@ -2,9 +2,9 @@
 
 Any program that runs in a pane reads the typed text. So the first program is remembered, and no text is pasted after
 another program has started. Text is pasted only while the program waits at an empty prompt and reads single keys. It is
-pasted line by line, each piece without a line break, and each only after the program has read the piece before. If the
-program ends in between, the shell after it gets at most a line without its end, or an end without its line, and runs
-nothing.
+pasted line by line, each piece without a line break, and each only after the program has read the previous piece. If
+the program ends in between, the shell after it gets at most a line without its end, or an end without its line, and
+runs nothing.
 """
 
 import fcntl

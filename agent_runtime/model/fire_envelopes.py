@@ -1,4 +1,4 @@
-"""Encoding of fires: computes a fire's digest and envelope directly, without building its trigger and envelope.
+"""Encoder for fires: compute a fire's digest and encoded envelope without building Trigger and Envelope objects.
 
 The fires of a category differ only in their values. The text around the values, called a form, is made once: encode a
 trigger whose values are marks, then replace each mark with a gap. So the fields of a form, their order and their
@@ -65,7 +65,7 @@ class _Form(NamedTuple):
 
 
 class FireEnvelopes:
-    """Makes envelopes of fires, and caches their forms."""
+    """Encoder that makes envelopes of fires, and caches their forms."""
 
     def __init__(self) -> None:
         self._forms: dict[tuple[Any, ...], _Form] = {}

@@ -4,7 +4,7 @@ import asyncio
 
 
 class Signal:
-    """Wakes all waiters when there is news.
+    """A signal that wakes all waiters when there is news.
 
     Call `next()` before you look; if you find nothing, wait for the event. A notification in between has set it.
     """

@@ -83,9 +83,9 @@ class TurnContext:
         by_agent: True if the turn answers another agent's message, which the prompt shows.
         stands_for: the number of nominal instants of the fire, including its own.
         asked: keys (:func:`agent_runtime.model.approval.call_key`) of the tool calls that the author was asked about
-            before this interval. The author decides these calls, even if they are granted by now.
+            before this interval. The author decides these calls, even if they are granted now.
         writes_approved: True if the author approved a proposal of this turn, and so its other writes within scope.
-        handoff: the messages of the session before, each in its wrapper; empty for most turns.
+        handoff: the messages of the previous session, each in its wrapper; empty for most turns.
         paced: True for an iteration of a self-paced loop.
         asks: True if a call beyond the category asks the author; False in a read-only loop, which refuses the call.
         unanswered: True if an approval of this turn expired; then the turn asks nothing more.

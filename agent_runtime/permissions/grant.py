@@ -1,4 +1,4 @@
-"""Changes of a category's file and of `config.toml` that let tools run without a question. This module writes no file.
+"""Changes to a category's file and to `config.toml` that let tools run without a question. This module writes no file.
 
 Both files keep their comments and the order of their lines.
 """
@@ -26,7 +26,7 @@ KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """Changes of two files.
+    """Changes to two files.
 
     Attributes:
         path: the category's file; for a shipped category, a new file in the home.

@@ -95,7 +95,7 @@ def _version(versions: Sequence[Mapping[str, Any]], number: int, assistant_id: s
 
 
 def _fields(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a version after the one `before`; metadata change key by key. Raises InvalidInput."""
+    """Return the fields of the version that follows `before`; metadata changes key by key. Raises InvalidInput."""
     for name in _OBJECTS:
         if not isinstance(given.get(name, {}), dict):
             raise InvalidInput("is not an object", where=name)

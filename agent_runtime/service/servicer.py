@@ -126,7 +126,7 @@ _WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "a
 
 
 class TurnLookup:
-    """Finds turns by id, or by fire and attempt."""
+    """Look-up of turns by id, or by fire and attempt."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -281,7 +281,7 @@ class MessageIntake:
             return lying.thread_id, ""
         if request.new_thread and request.thread_id:
             raise InvalidInput(
-                "a new thread cannot have an id", where="thread_id", hint="give a thread or ask for a new one"
+                "cannot be given together with new_thread", where="thread_id", hint="give thread_id or new_thread"
             )
         named = read_label(request.thread_id, "thread_id") if request.thread_id else ""
         drawn = f"thread-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"

@@ -93,7 +93,7 @@ def put_thread(
     """Create a thread or update its metadata by key. A new id is used if none is given; a given channel must match.
 
     Raises:
-        InvalidInput: a new thread has no channel, or the metadata are not valid.
+        InvalidInput: a new thread has no channel, or the metadata is not valid.
         AlreadyExists: the thread exists, but must be new.
         Conflict: the thread belongs to another channel.
     """

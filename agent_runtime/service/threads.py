@@ -35,7 +35,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 class ThreadImport:
-    """Imports threads, one file at a time."""
+    """Importer of threads, one file at a time."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ def _channel(thread_id: str, channel: str) -> str:
         read_label(thread_id, "thread_id")
     except InvalidInput as error:
         what = f"thread {thread_id[:80]!r} has an id that is not valid here"
-        hint = "an id is 1 to 128 printable ASCII characters without a slash; name those to import with --thread"
+        hint = "an id is 1 to 128 printable ASCII characters without a slash; name the others with --thread"
         raise InvalidInput(what, where="thread_id", hint=hint) from error
     return read_label(channel, "channel") if channel else thread_id
 
@@ -158,7 +158,7 @@ async def import_alone(home: Home, request: wire.ImportThreadsRequest) -> wire.I
 
 
 def is_imported(connection: Connection, thread: PastThread) -> bool:
-    """Return True if this exact thread was already imported, False if its id is unknown.
+    """Return True if this exact thread was already imported, or False if its id is unknown.
 
     Raises:
         Conflict: the thread was imported with another history, or a thread with this id began here.
@@ -166,7 +166,7 @@ def is_imported(connection: Connection, thread: PastThread) -> bool:
     taken = turn_reads.get_keys(connection, [thread.key]).get(thread.key)
     if taken is not None and taken.digest == thread.digest:
         return True
-    name, hint = f"thread {thread.thread_id!r}", "leave it out: name those to import with --thread"
+    name, hint = f"thread {thread.thread_id!r}", "leave it out by naming the others with --thread"
     if taken is not None:
         raise Conflict(f"{name} continued there after its import, and is kept here as it is", hint=hint)
     if turn_reads.newest_on_thread(connection, thread.thread_id) is not None:

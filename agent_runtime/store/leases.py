@@ -103,7 +103,7 @@ def begin(connection: Connection, owner: str, lease_s: float = LEASE_S) -> None:
 
 
 def renew(connection: Connection, owner: str, lease_s: float = LEASE_S) -> dict[str, int] | None:
-    """Renew the lease of everything owned. Return the epoch of each thread, None if the lease has expired.
+    """Renew the lease of everything owned. Return the epoch of each owned thread, or None if the lease has expired.
 
     Also end each lease that lasts longer than a new one would. After the server's clock was set back, a dead owner
     would otherwise keep its threads.
@@ -189,7 +189,7 @@ def quarantine(connection: Connection, lease: Lease, number: int, reason: str) -
 
 
 def waiting_keys(connection: Connection) -> list[str]:
-    """Return the keys of the oldest unhandled envelopes, thousands at most."""
+    """Return the keys of the oldest unhandled envelopes, at most 10,000."""
     keys: list[str] = _KEYS.values(connection)
     return keys
 

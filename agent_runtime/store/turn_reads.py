@@ -161,7 +161,7 @@ def asked_in_turn(connection: Connection, turn: model.TurnRecord) -> list[model.
 def list_interrupts(
     connection: Connection, *, channel: str = "", thread_id: str = "", include_settled: bool = False
 ) -> list[model.InterruptRecord]:
-    """Return the questions to authors, oldest first. Leave out bounded pauses, which are no questions."""
+    """Return the questions to authors, oldest first. Leave out bounded pauses, which are not questions."""
     query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
     for column, wanted in ((interrupts.c.channel, channel), (interrupts.c.thread_id, thread_id)):
         query = query.where(column == wanted) if wanted else query

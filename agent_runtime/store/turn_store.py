@@ -302,7 +302,7 @@ class Store:
 
     @_transaction
     def wake(self, connection: Connection, _at: datetime, turn_id: str, after_s: int) -> None:
-        """Write the wake-up time that a turn's graph asked for last. The turn's end reports it."""
+        """Write the wake-up time that a turn's graph asked for last. The event of the turn's end reports this time."""
         turn_writes.change_turn(connection, turn_id, wake_after_s=after_s)
 
     @_transaction

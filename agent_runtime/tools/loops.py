@@ -40,7 +40,7 @@ MOST_LISTED = 100
 
 
 class Loops(Tasks):
-    """Carries out the calls of the tools, in the turn's row or at the runner, once per call."""
+    """Executor of the tools' calls, in the turn's row or at the runner, once per call."""
 
     def __init__(self, store: Store, categories: Categories, home: Home, clock: Clock) -> None:
         super().__init__(home)
@@ -147,7 +147,7 @@ class Loops(Tasks):
 
         Raises:
             Denied: not in scope, or the turn has ended.
-            InvalidInput: the name is invalid or reserved, or the data are not an acceptable JSON object.
+            InvalidInput: the name is invalid or reserved, or the data is not an acceptable JSON object.
             Unreachable: the runner does not answer.
         """
         context = call.context

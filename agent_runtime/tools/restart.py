@@ -33,7 +33,7 @@ LONGEST_NAMED = 160
 
 
 class Lifecycle:
-    """Asks the watchdog to restart this runtime."""
+    """Requests to the watchdog to restart this runtime."""
 
     def __init__(self, store: Store, *, home: Home, clock: Clock) -> None:
         self._store = store
@@ -91,7 +91,7 @@ class Lifecycle:
         self._files.sync_folder(self._state)
 
     def _id_at(self, place: os.PathLike[str]) -> str | None:
-        """Return the id of the request in a file; empty if the file cannot be read, None if it does not exist."""
+        """Return the id of the request in a file; "" if the file cannot be read, or None if it does not exist."""
         try:
             says = json.loads(self._files.read(self._state / place, LARGEST_MARKER))
         except FileNotFoundError:

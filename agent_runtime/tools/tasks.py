@@ -8,7 +8,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 
 class Tasks:
-    """Asks the runner about tasks."""
+    """Client of the runner for questions about tasks."""
 
     def __init__(self, home: Home) -> None:
         self.runner = AsyncCaller(home, via=Identity.of_daemon("agent-runtime", "task-runner", home))

@@ -27,7 +27,7 @@ _COPIED = (  # the fields that a turn's context copies from its row
 
 
 class Intervals:
-    """Runs intervals and tracks the running turns."""
+    """Runner of intervals, which tracks the running turns."""
 
     def __init__(
         self, *, store: Store, engines: Engines, narrowing: Narrowing, log: EventLog, failpoints: Failpoints
@@ -146,7 +146,7 @@ def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
 
 
 class _Recording:
-    """Writes the messages of a running turn, with a delay, because the end of a short turn writes all of them.
+    """Writer of a running turn's messages, with a delay, because the end of a short turn writes all of them.
 
     Tokens are written at once, because the daily cap is checked against them before each model call.
     """

@@ -46,7 +46,7 @@ class Old(NamedTuple):
 
 
 class Pruner:
-    """Prunes the turns, oldest first."""
+    """Pruner of turns, oldest first."""
 
     def __init__(
         self, store: Store, saver: GroupedSaver, *, clock: Clock, log: EventLog, keep: HistorySettings

@@ -57,7 +57,7 @@ class Notification:
 
 
 class Notifier:
-    """Runs `[notify] command` with the shell, in the background."""
+    """Runner of `[notify] command`, with the shell and in the background."""
 
     def __init__(self, settings: NotifySettings, log: EventLog, environ: Mapping[str, str]) -> None:
         self._settings = settings
@@ -140,7 +140,7 @@ class Parts:
 
 
 class Turns:
-    """Carries out decisions; the lanes allow one at a time on each thread."""
+    """Handler of triggers. It carries out decisions; the lanes allow one at a time on each thread."""
 
     def __init__(self, parts: Parts, lanes: Lanes, clock: Clock) -> None:
         self._store = parts.store

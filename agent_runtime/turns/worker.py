@@ -36,7 +36,7 @@ _MARKERS = ("escalate-failed-*", "*-crashloop-suspected")  # see docs/lifecycle.
 
 
 class HandoffIntake:
-    """Stores handoffs until a turn has been shown them."""
+    """Store of handoffs until a turn has been shown them."""
 
     def __init__(self, store: Store, *, home: Home, clock: Clock, log: EventLog) -> None:
         self._store = store
@@ -93,8 +93,8 @@ POLL_S = 1.0  # other processes add envelopes without a notification
 MOST_TROUBLE = 5  # tries of a fire or message; items of a stored turn are retried without a limit
 TROUBLE_S = 0.2  # doubled after each failed try
 LONGEST_TROUBLE_S = 30.0
-OWNERLESS_S = 30.0  # after which a trigger without a lane is reported
-LONGEST_WAIT_S = 5.0  # for the machine, which may recover at any moment
+OWNERLESS_S = 30.0  # a trigger that has had no lane for so long is reported
+LONGEST_WAIT_S = 5.0  # limit while the machine fails, because it may recover at any moment
 MAY_END = frozenset({"watchdog", "author"})  # senders whose shutdown envelopes count
 
 
@@ -108,7 +108,7 @@ class _Stuck:
 
 
 class Worker:
-    """Takes each envelope from its inbox to its archive."""
+    """Worker that takes each envelope from its inbox to its archive."""
 
     def __init__(
         self,

@@ -291,7 +291,7 @@ def _entries(connection: sa.Connection, query: sa.Select[Any]) -> list[MemoryEnt
 class Memory:
     """The memory operations of turns and authors.
 
-    A turn's methods always check its scopes themselves. Each of its writes happens once, even if its call is run again.
+    Methods for a turn always check the turn's scopes. A turn's write takes effect once, even if the call is repeated.
     An author's methods take no turn. Events name entries and never hold their texts.
     """
 
@@ -501,7 +501,7 @@ def args_of(shelf: Shelf) -> dict[str, str]:
 
 
 def namespace_of(shelf: Shelf, key: str, own: Spot | None = None) -> tuple[Labels, str]:
-    """Return a graph's namespace and key for an entry; the tier is left out for an entry of the graph's own part."""
+    """Return the namespace and key by which a graph names an entry. In the graph's own part, leave out the tier."""
     *below, last = map(_plain, key.split("/"))
     if own is not None and shelf == own.shelf and tuple(below[:1]) == own.below:
         return tuple(below[1:]), last

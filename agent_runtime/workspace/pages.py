@@ -31,7 +31,7 @@ def list_pages(
 ) -> list[Page]:
     """Return pages with their bodies, ordered by id, filtered by tag, lifecycle and origin. At most a thousand.
 
-    `after` is the last id of the list before.
+    `after` is the last id of the previous list.
     """
     if len(tag) > LONGEST_SLUG:
         return []  # no page has such an id, and SQLite cannot search for a very long one

@@ -406,7 +406,7 @@ def _settle(
     if draft.result == "deviation" and not standing:
         raise Conflict(f"no deviation of page {item.page_id} is recorded", hint="record it first")
     if draft.result == "candidate" and not _proposed(connection, item.page_id):
-        raise Conflict(f"no change of page {item.page_id} is proposed", hint="propose it first")
+        raise Conflict(f"no change to page {item.page_id} is proposed", hint="propose it first")
     model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
     revalidation.settle_item(connection, item, draft, turn.turn_id, at)
     return revalidation.get_item(connection, item.item_id)

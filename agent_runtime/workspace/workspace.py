@@ -330,7 +330,7 @@ def read_messages(
 
     Args:
         context: the turn that reads; its own messages are left out.
-        whole: from the beginning; otherwise only messages after the last summary of this task, or of anybody for an
+        whole: from the beginning; otherwise only messages after the last summary of this task, or of any task for an
             author's turn. Turns that proposed a summary are left out, so that tasks do not summarize each other.
     """
     since_us = None if whole else _last_summary(connection, context, channel)

@@ -75,12 +75,12 @@ class Item:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a question that is not about calls: any text may answer it."""
+        """True if the question is not about calls, so that any text may answer it."""
         return self.is_question and request_in(self.row) is None
 
     @property
     def cut(self) -> bool:
-        """Whether only the beginning was shown, as in a conversation with a long proposal."""
+        """True if only the beginning was shown, as for a long proposal in a conversation."""
         body = str(self.row.get("body", ""))
         return self.kind == "candidate" and len(body) == LONGEST_SHOWN + 1 and body.endswith("…")
 
@@ -174,9 +174,9 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
     elif does == "edit":
         problem = _edit_problem(item, text)
     elif does == "answer" and not item.is_question:
-        problem = "that is no question; a or r decides it"
+        problem = "that is not a question; a or r decides it"
     elif does == "answer" and not text:
-        problem = "what is the answer? its text follows t"
+        problem = "the answer is missing; write its text after t"
     elif does in {"approve", "reject", "answer"} and item.is_plain:
         problem = _not_taken(text if does == "answer" else does, item)
     if does == "approve" and item.is_plain and text:
@@ -198,7 +198,7 @@ def _for_task_problem(item: Item, text: str) -> str:
         what = f"not approved: the call has no argument {clipped(odd[0], 40)}" if odd else ""
         return f"{what}; f alone keeps all as they are" if odd else ""
     once = item.row.get("once_only", "")
-    told = f"this call can only be approved once: {once}" if once else "only a tool call of a task stands for its task"
+    told = f"this call can only be approved once: {once}" if once else "only a task's call can be approved for its task"
     return f"{told}; a approves it"
 
 
@@ -332,7 +332,7 @@ def triage(
             note(f"what it answers: turnkeeper turns show {turn.turn_id}")
         if came.startswith(REFUSED):
             if sys.stdin.isatty():
-                seen.discard(item.id)  # it is asked again; a pipe's next line is an answer to the next one
+                seen.discard(item.id)  # it will be asked again; the next line of a pipe answers the next item
             else:
                 note("it stays open")
         else:
@@ -387,7 +387,7 @@ def _show(turn: wire.ConversationTurn, item: Item) -> None:
 
 
 def _ask(waiting: Waiting, item: Item) -> Command | None:
-    """Return the author's decision on the only pending item; a command without an item skips it, None leaves."""
+    """Return the decision on the only pending item: a command without an item to skip it, or None to leave."""
     offered = _ways_of(item)
     while True:
         sys.stdout.flush()

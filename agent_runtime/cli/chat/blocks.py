@@ -33,7 +33,7 @@ def markdown(text: str) -> RenderableType:
 
 
 class Narrow:
-    """Limits the length of lines to a readable width on a wide terminal."""
+    """A renderable whose lines have at most a readable width on a wide terminal."""
 
     def __init__(self, inside: RenderableType) -> None:
         self._inside = inside

@@ -41,7 +41,7 @@ Event = wire.ConversationTurn | Lost | Found | TurnkeeperError
 
 
 class Following:
-    """Follows a channel in a background thread; `next` returns the events in order."""
+    """Follower of a channel in a background thread; `next` returns the events in order."""
 
     def __init__(
         self, channel: str, *, limit: int, live: bool, thread_id: str = "", on_event: Callable[[], object] | None = None
@@ -242,7 +242,7 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool, thread_id: str =
 
 
 class Dialogue:
-    """Shows events and carries out the author's lines."""
+    """A loop that shows events and carries out the author's lines."""
 
     def __init__(self, channel: str, screen: Screen, following: Following, *, thread_id: str = "") -> None:
         self._channel, self._thread_id = channel, thread_id
@@ -306,7 +306,7 @@ class Dialogue:
         return loop
 
     def _decided(self, line: str) -> Command | None:
-        """Return the unsent message as its author decided; None if another line was typed."""
+        """Return the unsent message with the author's choice about the loop, or None if the line is another."""
         if self._unsent is None or line.strip() not in {"", "y", "n"}:
             self._unsent = None
         elif line.strip() == "n":

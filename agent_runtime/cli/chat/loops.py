@@ -148,7 +148,7 @@ def _next(loop: Any, now: datetime) -> str:
 
 
 class LoopsShown:
-    """Polls a channel's loops every second in a background thread."""
+    """Poller of a channel's loops, every second in a background thread."""
 
     def __init__(self, channel: str, show: Callable[[list[str]], None]) -> None:
         self._channel, self._show = channel, show

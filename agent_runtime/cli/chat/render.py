@@ -121,7 +121,7 @@ def _asked_state(one: wire.Interrupt) -> str:
 
 
 class Shown:
-    """Remembers the part of the newest turns that a reader was shown."""
+    """A record of the part of the newest turns that a reader was shown."""
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
@@ -305,7 +305,7 @@ def _accepted(row: Row) -> str:
     """Describe the effect of accepting a proposal."""
     if not row["page_id"]:
         return "marked as accepted in this channel; no page changes"
-    return f"it becomes page {row['page_id']} of your workspace, and the version before it is kept"
+    return f"it becomes page {row['page_id']} of your workspace, and the previous version is kept"
 
 
 def _deviation(row: Row, numbers: Numbers) -> Card | Decided:

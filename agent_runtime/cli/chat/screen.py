@@ -40,7 +40,7 @@ class View(Protocol):
 
 
 class JsonView:
-    """Prints each turn as a line of JSON on each change."""
+    """A view that prints each turn as a line of JSON on each change."""
 
     def take(self, turn: wire.ConversationTurn) -> None:
         typer.echo(as_json(to_json(turn)))
@@ -69,7 +69,7 @@ class _Speech:
 
 
 class LineView:
-    """Prints turns and pieces of their text line by line, each once."""
+    """A view that prints turns and pieces of their text line by line, each once."""
 
     def __init__(self, out: Console, *, wide: bool = False) -> None:
         self._out = out
@@ -149,7 +149,7 @@ class LineView:
 
 
 class Screen:
-    """Shows turns, and the text that they are writing."""
+    """A view of turns, and of the text that they are writing."""
 
     def __init__(self, out: Console, *, wide: bool = False, typing: bool = False) -> None:
         """Show a prompt and number pending items if `typing` is set."""

@@ -17,7 +17,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = App("The memory of agents and authors, in four tiers.")
 TIERS = "conversation, channel, workspace or account"
-Tier = Annotated[str, typer.Option("--tier", help=f"One of {TIERS}; --channel and --thread imply theirs.")]
+Tier = Annotated[str, typer.Option("--tier", help=f"One of {TIERS}; --channel and --thread imply a tier.")]
 Channel = Annotated[str, typer.Option("--channel", help="The channel, for the channel tier.")]
 Thread = Annotated[str, typer.Option("--thread", help="The thread, for the conversation tier.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]

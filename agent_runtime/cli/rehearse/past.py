@@ -197,9 +197,9 @@ def _summary(found: Found) -> list[str]:
 
 
 def _text(found: Found) -> str:
-    comment = f"What {_count(found.outcome.judged, 'call')} of {_count(found.turns, 'past turn')} needed, and no more."
+    comment = f"What {_count(found.outcome.judged, 'call')} of {_count(found.turns, 'past turn')} needed, nothing else."
     if found.outcome.least.autonomous:
-        comment += "\nTurns of tasks wrote: to do so unasked, [categories] autonomous_allowed must name it too."
+        comment += "\nTurns of tasks wrote: to let them do so unasked, name it in [categories] autonomous_allowed too."
     return rehearsal.to_toml(found.outcome.least, comment=comment)
 
 

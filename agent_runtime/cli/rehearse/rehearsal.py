@@ -280,7 +280,7 @@ def _toml(value: object) -> str:
 
 
 def _escaped(character: str) -> str:
-    """Return a character for a TOML string, escaped if a terminal would obey it or not show it."""
+    """Return a character for a TOML string, escaped if a terminal would interpret it or hide it."""
     if character in {'"', "\\"}:
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -1,4 +1,4 @@
-"""Passing the text and the events of turns on to the machines that follow them, by notifications of the database."""
+"""Notifications of the database that carry the text and events of turns to the machines that follow the turns."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ MOST_PARTS = 32  # in a transaction
 
 
 class RunRelay:
-    """Passes the events of turns that run here to each machine that follows them, and takes those of other machines.
+    """Relay of run events: it sends those of turns here to the machines that follow, and receives those of others.
 
     A follower announces each second which threads it follows. It gets the running interval from its beginning.
     """
@@ -109,7 +109,7 @@ def _parts(thread_id: str, to: str, told: Any) -> list[dict[str, Any]]:
 
 
 class Relay:
-    """Forwards text of running turns to the machines that follow them, and receives text from those machines.
+    """Relay of text: it sends the text of turns here to the machines that follow, and receives that of others.
 
     A follower announces itself each second. Lost text arrives later with the turn, from the store.
     """

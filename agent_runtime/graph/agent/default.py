@@ -55,7 +55,7 @@ Build = Callable[[Sequence[ToolSpec], Sequence[AgentMiddleware[Any, Any, Any]], 
 
 
 class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
-    """Adds the briefing to each model call of a turn. A call outside a turn is offered no tools."""
+    """Middleware that adds the briefing to each model call of a turn. A call outside a turn is offered no tools."""
 
     def __init__(self, specs: Sequence[ToolSpec], role: str = "") -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def _cause(turn: TurnContext) -> str:
 
 
 class MemoryRecall(AgentMiddleware[AgentState[Any], TurnContext, Any]):
-    """Adds memory to the system prompt, the same for all model calls of a turn; comes after `Briefing`."""
+    """Middleware, after `Briefing`, that adds memory to the system prompt: the same for all model calls of a turn."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class Report:
 
 
 class Subagents:
-    """Starts subagents. Nothing is built before the first start."""
+    """The starter of subagents. Nothing is built before the first start."""
 
     def __init__(self, make_model: Callable[[], BaseChatModel]) -> None:
         self._make_model = make_model
@@ -296,7 +296,7 @@ class Subagents:
 
 
 class SubagentLimit(AgentMiddleware[AgentState[Any], TurnContext, Any]):
-    """Counts a subagent's tokens for the turn, and stops a subagent that exceeds its limit."""
+    """Middleware that counts a subagent's tokens for the turn, and stops a subagent that exceeds its limit."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

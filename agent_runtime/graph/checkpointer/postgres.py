@@ -96,7 +96,7 @@ class _Connection:
         try:
             return self._execute(statement, values)
         except psycopg.errors.ReadOnlySqlTransaction:
-            self._driver.close()  # a standby by now, or the old primary: the next statement reconnects
+            self._driver.close()  # the server is a standby now, or the old primary: the next statement reconnects
             raise
         except psycopg.OperationalError:
             if not between or not self._driver.closed:

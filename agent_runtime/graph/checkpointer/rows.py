@@ -83,7 +83,7 @@ class Found:
     """A checkpoint as it is stored.
 
     Attributes:
-        parent_id: id of the checkpoint before, if there is one.
+        parent_id: id of the previous checkpoint, if there is one.
         blob: type and bytes.
         metadata: JSON, or None.
         writes: (task id, channel, (type, bytes)), in the order in which a run applies them.

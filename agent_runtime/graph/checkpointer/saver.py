@@ -79,7 +79,7 @@ def _both(
 
 
 class GroupedSaver(base.BaseCheckpointSaver[str]):
-    """Keeps checkpoints in a SQLite file or a PostgreSQL database, for any number of threads and event loops.
+    """Checkpointer on a SQLite file or a PostgreSQL database, for any number of threads and event loops.
 
     Data of `put` and `put_writes` is on disk when they return, and is visible to later reads. The methods without `a`
     are for threads without an event loop; on an event loop they raise :class:`asyncio.InvalidStateError`, because they
@@ -89,7 +89,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def __init__(self, place: Path | str, *, fenced: bool = False) -> None:
         """Open or make the file, or the tables of the database at a URL. Raises Corrupt if they are not ours.
 
-        With `fenced`, for such a database, each write proves its lease, or raises Fenced.
+        If `fenced`, each write to the database checks the lease, and raises Fenced if the lease was lost.
         """
         # Strict in any environment: a forged row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
@@ -203,7 +203,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
             (*place, task_id, task_path, fixed.get(channel, index), channel, *self.serde.dumps_typed(value))
             for index, (channel, value) in enumerate(writes)
         ]
-        # A new error, interrupt or answer replaces the one before; a task's results never change.
+        # A new error, interrupt or answer replaces the previous one; a task's results never change.
         replace = all(channel in fixed for channel, _ in writes)
         # The checkpoint of the step's results follows at once: one commit serves both.
         hold_s = 0.0 if replace else HELD_S
@@ -231,7 +231,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     copy_thread, acopy_thread = _both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> _Plan[None]:
-        """Keep of each thread the checkpoints that it needs to continue (`keep_latest`), or none (`delete`)."""
+        """Keep only the checkpoints that each thread needs to continue (`keep_latest`), or none (`delete`)."""
         _refuse_nul(*thread_ids)
         if strategy == "delete":
             return self._writing(lambda c: rows.drop_threads(c, thread_ids))

@@ -32,7 +32,7 @@ MOST_SEALS = 50
 MOST_THREADS_RECORDED = 4096  # far more than concurrent turns
 LONGEST_ERROR = 1000
 patches.apply()
-BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is no message
+BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is not a message
 Allow = Callable[[], Awaitable[None]]
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
 
@@ -43,7 +43,7 @@ class Input:
 
     Attributes:
         payload_json: a JSON object with the prompt, or empty.
-        note: how the turn before ended, if that matters; else empty.
+        note: how the previous turn ended, if that matters; else empty.
         input_json: a JSON object with fields of the graph's input, or empty.
         end: the snapshot of the thread's end, if the caller has just read it.
         run_json: the options of a client's run, whose input is `input_json` alone; empty for any other turn.
@@ -222,7 +222,7 @@ class Engine:
     async def read(self, thread_id: str, turn_ids: Sequence[str] = (), *, strict: bool = False) -> ThreadState:
         """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint.
 
-        If `strict`, also a step that the graph no longer has is left.
+        If `strict`, a stopped step that the graph no longer has also counts as left to run.
         """
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
@@ -280,7 +280,7 @@ class Engine:
         Args:
             context: the turn; its category's limits apply.
             mark: id of the message after which this turn's own messages begin.
-            on_step: called after each superstep is on disk, and with the token counts alone of an interrupted one.
+            on_step: called after each superstep is on disk; after an interrupted one, with its token counts only.
             used: tokens that the turn's earlier intervals read and wrote.
 
         Raises:
@@ -441,7 +441,7 @@ class Engine:
                 told.take(part)
             if part["type"] == "custom":
                 if told is not None and (asked := told.wake(part["data"], wake)) != wake:
-                    wake = asked  # stored before the step's checkpoint if possible: the request is made only once
+                    wake = asked  # if possible before the step's checkpoint: the graph does not ask again
                     await progress.record(replace(progress.step, wake_after_s=wake))
                 continue
             if part["ns"]:

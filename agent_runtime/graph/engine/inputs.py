@@ -5,7 +5,7 @@ payload, which must fit the input's fields; the prompt goes into `prompt` or `in
 workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, a text, or the payload's `input`.
 
 Our own agent gets only the newest turns of its thread. A thread with an hourly task grows without end. With all of its
-messages, each turn would cost more time, tokens and disk than the one before, until no model could take them. A fire
+messages, each turn would cost more time, tokens and disk than the previous one, until no model could take them. A fire
 reads the facts about earlier fires from memory, so it gets few earlier turns.
 """
 
@@ -34,7 +34,7 @@ STRUCTURED = "structured_response"  # the field of LangChain's agents
 INPUT = "input"
 START = "(start)"  # in place of a message's id: the turn's own messages are all of the thread's
 PROMPT_FIELDS = ("prompt", INPUT)
-HANDOFF = "turnkeeper_handoff"  # the field of an author's graph for the handoff of the session before
+HANDOFF = "turnkeeper_handoff"  # the field of an author's graph for the handoff of the previous session
 LONGEST_OUTCOME = 4000  # characters of an output in the conversation
 
 
@@ -358,7 +358,7 @@ class Context:
 
 
 def read_context(schema: Any) -> Context:
-    """Return the fields of a graph's declared context; None means that it declares none.
+    """Return the fields of a graph's declared context; None if it declares no context.
 
     Fields of a TypedDict are optional: LangGraph does not check them, and its templates read them with a default.
     """
@@ -439,7 +439,7 @@ def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def opening(turn_id: str, prompt: str, payload_json: str, note: str) -> list[AnyMessage]:
-    """Return the messages that begin a turn. The prompt has the turn's id, so one write stores the input and its proof.
+    """Return the messages that begin a turn. The prompt has the turn's id, which proves that the input was stored.
 
     Raises InvalidInput for an empty prompt and payload, which only a graph without messages may have.
     """

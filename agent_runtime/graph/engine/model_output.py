@@ -65,7 +65,7 @@ class Answered:
 
 
 class ModelUsage(BaseCallbackHandler):
-    """Sums the tokens of each finished model call, including calls in worker threads."""
+    """Sums of the tokens of finished model calls, including calls in worker threads."""
 
     def __init__(self, turn_id: str, answered: Answered | None) -> None:
         self._lock = threading.Lock()
@@ -177,7 +177,7 @@ class OutputPiece:
 
     Attributes:
         after: the number of messages of agents and tools in the turn before this one.
-        message: the message's name; a new name means that the message began anew.
+        message: the message's name; a new name means that the message began again.
         offset: characters of the message before this piece.
         calls: the tool calls of the step, each in its newest state.
     """
@@ -378,7 +378,7 @@ def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiec
 
 
 class LiveCallbacks(BaseCallbackHandler):
-    """Publishes one interval of a turn: the output of its own model, not of models inside its tools."""
+    """Publisher of one interval of a turn: of the output of its own model, not of models inside its tools."""
 
     run_inline = True
     raise_error = False

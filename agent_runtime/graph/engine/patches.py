@@ -45,8 +45,7 @@ _PARAMETERS = "_signature_parameters"
 def _traced_if_asked(*args: Any, **options: Any) -> Any:
     """Decorate a middleware hook as LangSmith does, but at no cost until traces are really sent.
 
-    `create_agent` traces each hook. That switches threads twice per call and takes a tenth of a turn, even if nothing
-    is traced.
+    `create_agent` traces each hook. Even without traces, that switches threads twice and takes a tenth of a turn.
     """
 
     def decorate(hook: Any) -> Any:

@@ -86,7 +86,7 @@ class Ring:
         self.changed.notify()
 
     def hear(self, sender: str, after: int, told: Mapping[str, Any]) -> None:
-        """Add an event of another machine once. `after` is the number of the one before it there; 0 if none was sent.
+        """Add an event of another machine once. `after` is the number of the previous event there; 0 if there is none.
 
         If events are missing, the end of the turn is not added: its readers get the state from the store.
         """
@@ -196,7 +196,7 @@ class RunEvents:
 
 
 class Recorder:
-    """Records one interval.
+    """Recorder of one interval.
 
     Attributes:
         modes: the modes of LangGraph's stream that the run's client asks for.
@@ -303,7 +303,7 @@ def _fields(values: Any) -> dict[str, Any]:
 
 
 class _MessageEvents(BaseCallbackHandler):
-    """Records events of models that a node streams in the newer protocol; LangGraph's mode `messages` lacks them."""
+    """Recorder of models' events that a node streams in the newer protocol; LangGraph's mode `messages` lacks them."""
 
     run_inline = True
 

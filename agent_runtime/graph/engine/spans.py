@@ -22,7 +22,7 @@ LONGEST_TEXT = 32_768
 
 
 class CallSpans(BaseCallbackHandler):
-    """Makes a span of each call, under the span of the turn."""
+    """Callbacks that make a span of each call, under the span of the turn."""
 
     run_inline = True  # in order, in the thread of the call
 
@@ -118,7 +118,7 @@ class CallSpans(BaseCallbackHandler):
 
 
 class TurnsObserved:
-    """Traces the turns of a runtime."""
+    """The traces of a runtime's turns."""
 
     def __init__(self, tracing: Tracing, log: EventLog) -> None:
         self._spans, self.close = TurnSpans(tracing, log), tracing.close

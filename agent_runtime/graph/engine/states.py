@@ -31,7 +31,7 @@ def to_json(value: Any) -> str:
     """Return a graph's value as JSON, in the form of LangGraph's API: a message becomes an object with its fields."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError):  # keys that are no texts, or a value that contains itself
+    except (TypeError, ValueError):  # keys that are not strings, or a value that contains itself
         return json.dumps(str(value))
 
 
@@ -159,7 +159,7 @@ def _outcome_of(values: Mapping[str, Any]) -> str:
 async def write_state(graph: Any, config: Mapping[str, Any], asked: Mapping[str, Any], values_json: str) -> None:
     """Write values into the newest state of a thread, or into the one that `asked` names, as a node of the graph.
 
-    The new checkpoint's metadata name the turn, which proves after a crash that the write was made. The steps that
+    The new checkpoint's metadata names the turn, which proves after a crash that the write was made. The steps that
     follow from a write never run by themselves: the next turn brings the thread to its end first, as after any turn.
 
     Args:

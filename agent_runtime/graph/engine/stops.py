@@ -139,7 +139,7 @@ def place(level: Any) -> str:
 
 
 async def change(graph: Any, stop: Stop, values: Mapping[str, Any]) -> None:
-    """Write an author's edit into the state, as if the step before had written it.
+    """Write an author's edit into the state, as if the previous step had written it.
 
     Raises:
         InvalidInput: the state has no such field, or does not accept the value.

@@ -158,7 +158,7 @@ def _those(
 
 
 def _called_in(held: BaseTool) -> tuple[str, ...]:
-    """Return the names of the tools that a tool refers to, or that its metadata list."""
+    """Return the names of the tools that a tool refers to, or that its metadata lists."""
     said = (held.metadata or {}).get(CALLS, ())
     declared = {one for one in said if isinstance(one, str)} if isinstance(said, list | tuple | set) else set()
     found = {one.name for _, one in _reached(held) if isinstance(one, BaseTool) and one is not held}

@@ -427,7 +427,7 @@ def verdict(opened: Opened) -> str:
 
 
 def _assistant(name: str, one: Assistant, context: Context, schema: InputSchema) -> dict[str, str]:
-    """Return an assistant of the graph and its errors; missing values are no errors, since a task may give them."""
+    """Return an assistant of the graph and its errors; missing values are not errors, since a task may give them."""
     try:
         context.made(canonical(one.context), canonical(one.config))
         if one.input:

@@ -197,12 +197,12 @@ def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
     """
     named = project.get("dependencies", [])
     if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
-        raise InvalidInput("dependencies is not a list of texts", where=str(path))
+        raise InvalidInput("dependencies must be a list of strings", where=str(path))
     folders = [path.parent]
     for item in named:
         folder = _absolute(item, path.parent)
         if not folder.is_dir() and item.startswith("."):
-            raise InvalidInput(f"dependencies names no folder: {folder}", where=str(path))
+            raise InvalidInput(f"dependencies names a missing folder: {folder}", where=str(path))
         if folder.is_dir():
             folders.append(folder)
     sources = [folder / "src" for folder in folders if (folder / "src").is_dir()]
@@ -222,7 +222,7 @@ def _environment(project: Mapping[str, Any], path: Path) -> tuple[Mapping[str, s
             return {}, example
         if file.name == ".env":  # such a file is not stored with a project, and is not always needed
             return {}, None
-        raise InvalidInput(f"env names no file: {file}", where=str(path), hint="make it, or take env out")
+        raise InvalidInput(f"env names a missing file: {file}", where=str(path), hint="make it, or remove env")
     if not isinstance(stated, dict):
         raise InvalidInput("env is neither a file's path nor a table", where=str(path))
     return {str(key): str(value) for key, value in stated.items()}, None

@@ -21,7 +21,7 @@ LONGEST_WAKE_S = 31 * 86_400
 
 
 class Reports:
-    """Reports the stream of one interval of a turn's graph, while a reader follows the turn's channel."""
+    """Reporter for one interval of a turn: it reports the graph's stream while a reader follows the turn's channel."""
 
     def __init__(self, live: model_output.LiveOutput | None, turn: TurnContext, said: model_output.Count) -> None:
         self._live = live
@@ -99,7 +99,7 @@ def _line(message: Any) -> Iterator[str]:
 
 
 async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.InputSchema) -> tuple[str, bool]:
-    """Return the values that the nodes of a turn returned, empty for none, and whether they are a message."""
+    """Return the values that the nodes of a turn returned, or "" for none, and True if they are a message."""
     at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}
     of_turn = {"turn_id": (end.metadata or {}).get("turn_id", "")}
     steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)]

@@ -15,7 +15,7 @@ from agent_runtime.permissions.judge import OWN_PART
 from agent_runtime.workspace.memory import Namespaces
 from turnkeeper.errors import InvalidInput
 
-_BY_WORDS = "search goes by words"
+_BY_WORDS = "search is by words"
 _KEPT = "entries are kept until they are deleted; a put with a ttl of its own fails"
 _UNKNOWN = "unknown here; the store works without it"
 
@@ -76,9 +76,9 @@ def _index(index: Any, attribute: Callable[[str], Any]) -> tuple[IndexConfig | N
         return None, "names no embeddings"
     fields = index.get("fields")
     if not (fields is None or (isinstance(fields, list) and all(isinstance(one, str) for one in fields))):
-        return None, "its fields are not a list of texts"
+        return None, "its fields must be a list of strings"
     if not isinstance(index.get("dims", 0), int):
-        return None, "its dims is no number"
+        return None, "its dims is not a number"
     try:
         made = ensure_embeddings(attribute(embed) if embed.rpartition(":")[0].endswith(".py") else embed)
     except Exception as error:  # noqa: BLE001  whatever a provider's package or the project raises is the reason

@@ -71,7 +71,7 @@ def write(args: Mapping[str, Any]) -> Written:
 
 
 class _Writer:
-    """Writes values in a form to show, and as contents: JSON in which a list names the kind of its value.
+    """Writer of values in a form to show, and as contents: JSON in which a list names the kind of its value.
 
     Attributes:
         problem: the first value without an exact content; empty for none.

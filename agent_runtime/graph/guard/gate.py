@@ -36,13 +36,13 @@ from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
 
-_TWO = "another tool is called {0} too, or had another name before, or what {0} runs or holds has changed"
+_TWO = "another tool has the name {0} too, or had it before, or the code or values of {0} have changed"
 _BOUND = "{0}: an approval is for this object, in this process"
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts its own tasks
 
 
 class RepeatedCalls:
-    """Counts identical calls in each run of a node."""
+    """Counters of identical calls in each run of a node."""
 
     def __init__(self) -> None:
         self._runs: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
@@ -202,7 +202,7 @@ def unchanged(context: TurnContext) -> TurnContext:
 
 
 class Gate:
-    """Decides about calls. The turn's context holds the earlier questions to the author and his approvals."""
+    """A gate decides about calls. The turn's context holds the earlier questions to the author and his approvals."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class Gate:
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)
         halts = needs_proposal(scope, effect, turn)
-        # The author decides a call that he was asked about, even if it is granted by now.
+        # The author decides a call that he was asked about, even if it is granted now.
         was_asked = bool(turn.asked) and self._call(request, verdict, turn).was_asked(turn.asked)
         if was_asked or (halts and not turn.writes_approved):
             name = turn.category.name

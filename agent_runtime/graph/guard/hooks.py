@@ -54,7 +54,7 @@ _START, _END = OF_TOOLS
 
 
 class ToolEvents:
-    """Writes the calls that nodes make themselves and, while a reader wants them, the events of all tool calls."""
+    """Writer of the calls that nodes make themselves and, while a reader wants them, of events of all tool calls."""
 
     def __init__(self, database: Database, store: Store, clock: Clock) -> None:
         self._loop = asyncio.get_running_loop()
@@ -100,8 +100,7 @@ class ToolEvents:
 class Execution:
     """One admitted call of a tool.
 
-    A call that a cancel or a question to the author interrupts has not ended: the graph makes it again, or the turn is
-    over.
+    A call that a cancel or a question interrupts has not ended: the graph makes it again, or the turn is over.
 
     Attributes:
         call: the same whenever the graph makes this call again, and unique in the turn.
@@ -501,7 +500,7 @@ def _remove_hooks() -> None:
     BaseTool.run, BaseTool.arun = _RUN, _ARUN  # type: ignore[method-assign]
     ToolNode._inject_tool_args = _INJECT  # type: ignore[method-assign]  # noqa: SLF001  as it was
     for name in ("invoke", "ainvoke"):
-        delattr(ToolNode, name)  # a ToolNode inherits its own
+        delattr(ToolNode, name)  # ToolNode then inherits the original method again
 
 
 _HOOKS: tuple[tuple[Any, dict[str, Any]], ...] = (

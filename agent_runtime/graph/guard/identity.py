@@ -125,7 +125,7 @@ def identity(tool: BaseTool) -> Identity:
 
 
 class _Writer:
-    """Writes values as digests.
+    """Writer of values as digests.
 
     Attributes:
         problem: the first value without a content; empty for none.

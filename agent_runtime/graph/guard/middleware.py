@@ -19,7 +19,7 @@ Answer = ToolMessage | Command[Any]
 
 
 class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
-    """Asks the gate before every tool call of the agent."""
+    """Middleware that asks the gate before every tool call of the agent."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ Before = Callable[[BaseTool, Asked], tuple[Around | None, Any]]
 
 
 class Overrides:
-    """Wraps the methods of tool classes that are not LangChain's."""
+    """Wrappers around the methods of tool classes that are not LangChain's."""
 
     def __init__(self, before: Before) -> None:
         self._before = before
@@ -162,7 +162,7 @@ def _refusing(name: str) -> Any:
     def method(tool: BaseTool, *_args: Any, **_kwargs: Any) -> Any:
         kind = type(tool)
         raise Denied(
-            f"the class {kind.__module__}.{kind.__qualname__} has its own {name}(), and what that makes is not guarded",
+            f"the class {kind.__module__}.{kind.__qualname__} has its own {name}(), and its result is not guarded",
             where=tool.name,
             hint=f"remove {name} from the class, or call the tool itself",
         )

@@ -162,7 +162,7 @@ def _read_status(error: Exception, status: int, now: datetime, quote: str) -> Fa
 
 
 def _is_spent(error: Exception) -> bool:
-    """Return True for an account without credit, False for a rate limit, which passes."""
+    """Return True for an account without credit, and False for a rate limit, which passes."""
     return getattr(error, "code", None) in _SPENT or getattr(error, "type", None) in _SPENT
 
 
@@ -206,7 +206,7 @@ LONGEST_ARGS_SHOWN = 200
 
 
 class Pieces(AsyncCallbackHandler):
-    """Keeps the pieces of one streamed answer, including one that breaks off."""
+    """The pieces of one streamed answer, including one that breaks off."""
 
     def __init__(self) -> None:
         self.all: list[AIMessageChunk] = []

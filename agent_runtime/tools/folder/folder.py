@@ -73,7 +73,7 @@ def _files(home: Home, path: str) -> Iterator[tuple[int, str, int, int]]:
     """Yield the change time in microseconds, path, size and open folder of each file."""
     folder, own = Path(path).expanduser().resolve(), home.root.resolve()
     if folder.is_relative_to(own) or not folder.is_dir():
-        raise InvalidInput("is no folder, or Turnkeeper's home, which no turn reads", where="[folder] path")
+        raise InvalidInput("is not a folder, or is Turnkeeper's home, which no turn reads", where="[folder] path")
     return islice(_walk(folder, own), MOST_FILES)
 
 

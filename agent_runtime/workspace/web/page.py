@@ -52,7 +52,7 @@ class Fetched:
 
 
 class WebReader:
-    """Reads public pages. Ignores the proxy settings of the environment, since a proxy chooses its own connections."""
+    """Reader of public pages. It ignores proxy settings of the environment: a proxy chooses its own connections."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class WebReader:
 
 
 class _Pinned(AsyncNetworkBackend):
-    """Resolves a host once, checks every address and connects only to these, so no second look-up can differ."""
+    """A backend that resolves a host once and connects only to the checked addresses: no second look-up can differ."""
 
     def __init__(self, resolve: Resolve, refuse: Callable[[Address], None]) -> None:
         self._resolve = resolve

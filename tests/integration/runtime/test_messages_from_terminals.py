@@ -96,7 +96,7 @@ async def test_an_answer_to_what_was_never_asked_or_is_answered_is_set_aside(ben
     says(bench, "3", body="it is red", meta={"answers": item.turn_id})  # type: ignore[arg-type]
     await until_trail(bench, "outbox.refused", 2)
     reasons = [record["reason"] for record in bench.trail("outbox.refused")]
-    assert ["waits for an answer of" in reason for reason in reasons] == [True, True]
+    assert ["awaits an answer from" in reason for reason in reasons] == [True, True]
     aside = {path.name.partition("-")[2] for path in (bench.home.inbox("codex") / "refused").glob("*.json")}
     assert aside == {"1.json", "3.json"}
     _, answer = await turns_of(bench, 2, "main")

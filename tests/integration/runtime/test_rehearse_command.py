@@ -112,7 +112,7 @@ async def test_the_least_is_a_file_that_passes_the_check_and_the_rehearsal(
     assert found["overruns"] == []
     assert found["least_toml"] == text
     assert set(found["least"]["tools"]) == {"memory.put", "memory.read", "page.propose", "tool:note"}
-    assert "autonomous_allowed must name it" in text
+    assert "name it in [categories] autonomous_allowed" in text
 
 
 async def test_the_documented_way_to_a_new_category_ends_in_a_file_that_is_used(

@@ -460,7 +460,7 @@ async def test_of_two_tools_with_one_name_neither_can_be_excepted(bench: Excepte
     (question,) = await bench.pending()
     assert (
         question.once_only
-        == "another tool is called send too, or had another name before, or what send runs or holds has changed"
+        == "another tool has the name send too, or had it before, or the code or values of send have changed"
     )
     with pytest.raises(InvalidInput, match="can only be approved once"):
         await bench.resolve(question.interrupt_id, "approve", for_task=True)

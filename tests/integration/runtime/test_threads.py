@@ -141,7 +141,7 @@ async def test_a_conversation_is_read_backwards_page_by_page(bench: Bench) -> No
     assert pages == [["n3", "n4"], ["n1", "n2"], ["n0"]]
     newest = (await read(bench, channel="main")).turns[-1]
     assert texts((await read(bench, channel="main", cursor=newest.cursor)).turns) == ["n0", "n1", "n2", "n3"]
-    with pytest.raises(InvalidInput, match="is no cursor"):
+    with pytest.raises(InvalidInput, match="is not a cursor"):
         await read(bench, channel="main", cursor="é")
 
 

@@ -21,7 +21,7 @@ _DECIDED = "(lifecycle = 'candidate') = (decided_at_us IS NULL) AND (lifecycle =
 
 
 def upgrade() -> None:
-    """Make the tables of turns, of what turns are made from and lead to, and of the workspace."""
+    """Make the tables of turns, of their triggers and results, and of the workspace."""
     _make_turns()
     _make_triggers()
     _make_outcomes()

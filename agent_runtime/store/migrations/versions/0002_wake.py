@@ -1,4 +1,4 @@
-"""When a turn's graph asked to be woken, in its row and in the event of its end."""
+"""The wake-up time that a turn's graph asked for, in the turn's row and in the event of its end."""
 
 import sqlalchemy as sa
 from alembic import op

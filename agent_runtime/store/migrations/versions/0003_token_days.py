@@ -1,4 +1,4 @@
-"""How many tokens all turns together used on each day."""
+"""The tokens that all turns together used on each day."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What happened inside turns, for whoever asked for it by name."""
+"""Events inside turns, for readers that ask for them by name."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -11,7 +11,7 @@ down_revision = "0006"
 _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _VERSION = "page_version >= 0 AND (page_version = 0) = (source LIKE '%://%')"
-# What was accepted before pages had links of their own was derived from what its candidate names.
+# A page that was accepted before pages had links was derived from the sources that its candidate names.
 _INHERITED = """
 INSERT INTO page_links (page_id, source, page_version)
 SELECT pages.page_id, derivations.source, derivations.page_version

@@ -12,7 +12,7 @@ _KEPT = "entry_id, tier, owner, key, text, written_by, turn_id, created_at_us, u
 
 
 def upgrade() -> None:
-    """Make the table, with what is in one of the old form. Stores of 0006 and 0007 may have the new form already."""
+    """Make the table, with the rows of one in the old form. Stores of 0006 and 0007 may have the new form already."""
     store = sa.inspect(op.get_bind())
     present = {column["name"] for column in store.get_columns("memory")} if store.has_table("memory") else set()
     if "origin" in present:

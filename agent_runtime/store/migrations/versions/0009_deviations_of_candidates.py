@@ -1,4 +1,4 @@
-"""A deviation for each candidate that contradicts a page, also where two do so in the same words."""
+"""A deviation for each candidate that contradicts a page, even if two do so in the same words."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0008"
 
 
 def upgrade() -> None:
-    """Make the index of open records, which older stores have without the candidate; what is there fits."""
+    """Make the index of open records, which older stores have without the candidate; existing rows fit."""
     op.drop_index("deviations_open", "deviations", if_exists=True)
     op.create_index(
         "deviations_open",

@@ -1,4 +1,4 @@
-"""How long approvals wait: until a reminder, an alert, their end. Those that are open wait without end, as before."""
+"""The times of approvals: a reminder, an alert and the expiry. Approvals that are open stay without a limit."""
 
 import sqlalchemy as sa
 from alembic import op

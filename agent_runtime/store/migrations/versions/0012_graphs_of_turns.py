@@ -1,4 +1,4 @@
-"""What a turn runs: a graph by its name, and what it is given. Those before ran the default graph, without more."""
+"""The graph of a turn, by its name, and the graph's input. Earlier turns ran the default graph without such input."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Standing exceptions. What was asked before can be approved once only: what its tool was is not on record."""
+"""Standing exceptions. A call of an earlier question can be approved only once: its tool is not on record."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""How turns ended and what the author decided, in a chain of hashes; what happened earlier is not in it."""
+"""The ends of turns and the author's decisions, in a chain of hashes. Earlier ends and decisions are not in it."""
 
 import sqlalchemy as sa
 from alembic import op

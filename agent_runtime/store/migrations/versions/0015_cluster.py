@@ -1,4 +1,4 @@
-"""What waits for threads, and who owns them, in a database of several machines; which outcomes were taken in."""
+"""The envelopes that wait for threads, the owners of threads, and whether the runner has read an outcome."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add the tables and the column. An outcome counts as taken in unless it is said that it is not."""
+    """Add the tables and the column. Earlier outcomes count as read."""
     op.create_table(
         "envelopes",
         sa.Column("number", NUMBER, primary_key=True, autoincrement=True),

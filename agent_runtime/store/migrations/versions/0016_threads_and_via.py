@@ -1,6 +1,6 @@
-"""What an author says about a thread, and by what his messages and his entries in the memory came.
+"""Records of threads, and the origin (`via`) of each message and memory entry of an author.
 
-Of those before it is not known by what they came.
+`via` is empty in rows from before this migration.
 """
 
 import sqlalchemy as sa

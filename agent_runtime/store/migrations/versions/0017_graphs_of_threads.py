@@ -1,4 +1,4 @@
-"""Under which code of its graph the newest turn of an owned thread began."""
+"""The digest of the graph's code with which the newest turn of an owned thread began."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,5 +10,5 @@ TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the column. Of turns before it is not known."""
+    """Add the column. It is empty for threads of earlier turns."""
     op.add_column("threads", sa.Column("graph_digest", TEXT, nullable=False, server_default=""))

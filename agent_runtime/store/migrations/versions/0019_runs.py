@@ -10,6 +10,6 @@ TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the columns. Turns before have no such options, and no thread was withdrawn."""
+    """Add the columns. Earlier turns have no such options, and no earlier thread is withdrawn."""
     op.add_column("turns", sa.Column("run_json", TEXT, nullable=False, server_default=""))
     op.add_column("thread_records", sa.Column("withdrawn_at_us", sa.BigInteger()))

@@ -224,8 +224,11 @@ async def test_the_environment_wins_over_the_projects_own(project: Path) -> None
         ('{"graphs": {"other": "./made.py:builder"}}', "no graph 'agent'; there are other"),
         ('{"graphs": {"agent": 7}}', "graphs.agent is not FILE:ATTRIBUTE"),
         ('{"graphs": {"agent": "./agent.ts:graph"}}', "is not a Python file: graphs in JavaScript do not run here"),
-        ('{"graphs": {"agent": "./made.py:builder"}, "env": "gone"}', "env names no file"),
-        ('{"graphs": {"agent": "./made.py:builder"}, "dependencies": ["./gone"]}', "dependencies names no folder"),
+        ('{"graphs": {"agent": "./made.py:builder"}, "env": "gone"}', "env names a missing file"),
+        (
+            '{"graphs": {"agent": "./made.py:builder"}, "dependencies": ["./gone"]}',
+            "dependencies names a missing folder",
+        ),
     ],
 )
 def test_a_bad_langgraph_json_is_one_line(project: Path, text: str, said: str) -> None:
