@@ -25,7 +25,7 @@ def not_running(home: Home) -> str:
     if why := home.waits_for_takeover():
         return f"{why[0]}, so nothing fires: {why[1]}"
     if importlib.import_module("task_runner.daemon.reads").is_shared(home):
-        return "task-runner is not running on this machine; what others do that share its store: `turnkeeper status`"
+        return "task-runner is not running on this machine; others that share its store: `turnkeeper status`"
     if is_starting(home, PROCESS):
         return f"task-runner is not running: {STARTING}"
     return "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"
@@ -63,7 +63,7 @@ class Runner:
         """Yield the messages of a daemon's stream. Raises InvalidInput if no daemon runs, and TurnkeeperError."""
         if self._caller is None:
             raise InvalidInput(
-                "no daemon runs here to tell of changes", where="--follow", hint="start it: turnkeeper up"
+                "no daemon runs here, so changes cannot be followed", where="--follow", hint="start it: turnkeeper up"
             )
         yield from self._caller.ask(request)
 

@@ -13,14 +13,14 @@ from turnkeeper.config.settings import Settings
 from turnkeeper.rpc.metrics import OF_ALL, Counter, Exporter, Gauge, Histogram, Source, bytes_of, restarts
 
 _CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime takes fires from this runner, else 0")
-_OPEN = Gauge("turnkeeper_fires_open", f"fires that have not come to an end, by their state{OF_ALL}", "state")
+_OPEN = Gauge("turnkeeper_fires_open", f"fires that have not ended, by state{OF_ALL}", "state")
 _TASKS = Gauge("turnkeeper_tasks", f"tasks that are not deleted{OF_ALL}")
-_SCHEDULED = Gauge("turnkeeper_tasks_scheduled", f"tasks that fall due or are looked at again by themselves{OF_ALL}")
+_SCHEDULED = Gauge("turnkeeper_tasks_scheduled", f"tasks with a time at which they are due or checked again{OF_ALL}")
 _OVERDUE = Gauge(
     "turnkeeper_fires_overdue_seconds", f"how long the first fire that could be sent has been waiting{OF_ALL}"
 )
-_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk, where it is a file", "store")
-_TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while the machine stands in the way of the process, else 0")
+_STORE = Gauge("turnkeeper_store_bytes", "size of a store on disk, if it is a file", "store")
+_TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks the process, else 0")
 
 
 _ENDS = sorted(set(Outcome) - OPEN - {Outcome.PRUNED})
@@ -30,7 +30,7 @@ class Counted:
     """The counters of the runner."""
 
     def __init__(self) -> None:
-        self.fires = Counter("turnkeeper_fires", "entries of the ledger that came to their end", "outcome", of=_ENDS)
+        self.fires = Counter("turnkeeper_fires", "entries of the ledger that have ended", "outcome", of=_ENDS)
         self.committed = Counter(
             "turnkeeper_fires_committed", "fires that were planned and are on disk", "kind", of=FireKind
         )
@@ -39,7 +39,7 @@ class Counted:
         self.quarantined = Counter("turnkeeper_tasks_quarantined", "tasks that could not be planned or were refused")
         self.lateness = Histogram(
             "turnkeeper_fire_lateness_seconds",
-            "from when a fire was due to its first sending",
+            "from the due time of a fire to its first sending",
             "catch_up",
             of=("false", "true"),
         )

@@ -362,7 +362,7 @@ def _event_of(happened: Happened, now: datetime) -> Event:
 
 
 def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
-    """Record turn events, and cancel fires that need not begin. Return the number of events and the result."""
+    """Record turn events, and cancel fires that need not begin. Return the number of events and the planning result."""
     told = session.shared.take(_LIMIT)
     news = [_news_of(each, now) for each in told if each.fire_id and each.state in ledger.TurnState.__members__]
     done = outcomes.record_news(session, news, now) if news else planning.Planned()

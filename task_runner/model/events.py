@@ -29,7 +29,7 @@ LIFECYCLE = (
     "tool_execution_end",
 )
 SUCCEEDED, FAILED, REJECTED, RELEASED = "task.succeeded", "task.failed", "task.rejected", "thread.released"
-AFTER = "after"  # the key of a filter that names the tasks before, as a,b
+AFTER = "after"  # the key of a filter that names the tasks to follow, as a,b
 OWN = (SUCCEEDED, FAILED, REJECTED, RELEASED)
 LARGEST_DATA = 64 << 10  # bytes
 DEEPEST_DATA = 32
@@ -102,7 +102,7 @@ def check_emitted_name(name: str) -> str:
 
 
 def check_data(text: str) -> str:
-    """Return an event's data as one line of JSON. Raises InvalidInput: no object, too long or too deep."""
+    """Return an event's data as one line of JSON. Raises InvalidInput if it is not an object, too long or too deep."""
     if not text.strip():
         return ""
     data = read_object(text, where="data", longest=LARGEST_DATA, deepest=DEEPEST_DATA, half_characters=True)

@@ -81,7 +81,9 @@ def check_label(text: str, field: str) -> str:
     """Return the text if it is a valid label. Raises InvalidInput."""
     if not text:
         raise InvalidInput("is required", where=field)
-    if len(text) > _LONGEST_LABEL or not text.isascii() or not text.isprintable() or text != text.strip():
+    if text != text.strip():
+        raise InvalidInput(f"{text[:70]!r} must not begin or end with a blank", where=field)
+    if len(text) > _LONGEST_LABEL or not text.isascii() or not text.isprintable():
         raise InvalidInput(f"{text[:70]!r} must be 1 to {_LONGEST_LABEL} printable ASCII characters", where=field)
     if "/" in text or ".." in text:
         raise InvalidInput(f"{text!r} must not look like a path", where=field)
@@ -231,7 +233,7 @@ FIELDS = (
     Field("debounce", TEXT, "--debounce", "How long after an event further events join its fire.", attribute="on"),
     Field("first", DURATION, "--first", "Self-paced: the time until the first wake; default 25m."),
     Field(
-        "if_silent", TEXT, "--if-silent", "Self-paced: end, wait or a duration, for a turn that asks for no next one.",
+        "if_silent", TEXT, "--if-silent", "Self-paced: end, wait or a duration, if a turn asks for no next one.",
         is_sparse=True,
     ),
     Field("timezone", TEXT, "--tz", "IANA time zone; default the machine's.", default="", is_clearable=False,

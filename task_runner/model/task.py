@@ -321,7 +321,7 @@ class Fire:
         attempt: 1 at first; increases only after a release, or after a failure that is retried.
         caught_up: True if the fire covers missed scheduled times, so that it takes a catch-up slot.
         released: True if the fire waited for an earlier one or is a retry; it is missed only after `send_by`.
-        send_by: the latest time at which sending is on time; None for no limit, or for an entry that is no fire yet.
+        send_by: the latest time at which sending is on time; None for no limit, or for an entry that is not yet a fire.
         ready_at: the earliest time to send the fire; None while an earlier fire is ahead of it, and once it is sent.
         fired_at: when the fire was first sent in this attempt.
         request_id: the client's id of a manual fire; empty for other fires.

@@ -48,7 +48,7 @@ def read_words(words: Sequence[str]) -> Words:
     Words(kind='dynamic', schedule='', prompt='check CI')
 
     Raises:
-        InvalidInput: there are no words or no prompt, or there are two arguments and the first is no schedule.
+        InvalidInput: there are no words or no prompt, or there are two arguments and the first is not a schedule.
     """
     text = " ".join(words).strip()
     if not text:

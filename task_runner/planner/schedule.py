@@ -51,7 +51,7 @@ def describe(definition: Definition) -> str:
     if on and not definition.is_hybrid:
         return on
     if definition.schedule.kind is ScheduleKind.RRULE:
-        bare = definition.schedule.text  # Without the part for rules, lists still show the task.
+        bare = definition.schedule.text  # the rule's own text: lists work even without the part that parses rules
     else:
         bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None, ()).describe()
     return f"{bare} or {on}" if on else bare

@@ -38,7 +38,7 @@ def check_if_silent(text: str) -> str:
     try:
         span = parse_duration(text, field="if_silent")
     except InvalidInput as error:
-        what = f"{text[:60]!r} is none of end, wait and a duration"
+        what = f"{text[:60]!r} is not end, wait or a duration"
         raise InvalidInput(what, where="if_silent", hint="write for example end, wait or 25m") from error
     if not _SECOND <= span <= LONGEST_DELAY:
         raise InvalidInput(f"must be from 1s to {format_duration(LONGEST_DELAY)}", where="if_silent")

@@ -98,7 +98,7 @@ def _triggers_task(task: Task, event: model_events.Event, now: datetime) -> bool
     on = task.definition.on
     if on is None or on.event != event.name or task.state is TaskState.DELETED:
         return False
-    # After the clock is set back, the time since which a task listens is meaningless.
+    # If the clock was set back, `on.since` may lie in the future; then ignore it.
     return (event.at >= on.since or now < on.since) and model_events.matches(on.filters, event)
 
 
@@ -140,7 +140,7 @@ def _request(task: Task, event: model_events.Event, at_home: str) -> bytes:
     """Return the frozen request of a fire: its task's request, with the event after the prompt."""
     request = runtime_wire.FireRequest.FromString(frozen_request(task, at_home))
     bare = replace(event, data_json="")
-    # The answers of other tasks are the author's to pass on, not an agent's that made a task.
+    # Only the author may pass on another task's answer. A task that an agent created receives none.
     is_open = task.definition.created_by is None or event.name != model_events.SUCCEEDED
     for each in (event, bare) if is_open else (bare,):
         prompt = f"{request.prompt}\n\nEvent: {model_events.prompt_line(each)}"
@@ -205,7 +205,7 @@ def _event(name: str, moved: Moved, task: Task) -> model_events.Event:
 
 
 def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> model_events.Event:
-    """Return the event that a request emits. Raises InvalidInput: bad name, bad id, or no JSON object."""
+    """Return the event that a request emits. Raises InvalidInput: bad name, bad id, or not a JSON object."""
     return model_events.Event(
         name=model_events.check_emitted_name(request.name),
         id=check_request_id(request.event_id or new_id, "event_id"),

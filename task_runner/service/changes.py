@@ -227,7 +227,7 @@ def restore(session: Session, name: str, now: datetime) -> Changed:
     if gone is None or now - parse_rfc3339(gone[3]) > RESTORABLE:
         raise Conflict(f"{called!r} was deleted more than a day ago", hint="create it again")
     if find(session, called).state is not TaskState.DELETED:
-        raise Conflict(f"another task is named {called!r} by now", where="name")
+        raise Conflict(f"another task is named {called!r} now", where="name")
     done = _go_on(session, task, now, replay=False)
     if gone[1] in {TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED}:
         before = TaskState.PAUSED if gone[1] == TaskState.PAUSED else TaskState.DISABLED

@@ -16,7 +16,7 @@ from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import schedules_pb2 as wire
 
 LATENESS_OF = 100
-# If the runner starts with its runtime, it records an outage until its retry, at most 2 s after the runtime serves.
+# A runner that starts together with its runtime records an outage until it retries, at most 2 s later.
 _STARTS_WITHIN = timedelta(seconds=15)
 _LATENESS_UP_TO = 100
 _MOST_PREVIEWED = 1000

@@ -101,7 +101,7 @@ class TaskChanges:
             incarnation, _, number = urlsafe_b64decode(cursor.encode()).decode("ascii").partition(" ")
             if incarnation.isalnum() and number.isdecimal() and len(number) < 19:
                 return int(number) if incarnation == self._incarnation and int(number) <= self.newest else None
-        raise InvalidInput(f"{cursor[:60]!r} is no cursor", where="cursor", hint="pass the one that a change gave")
+        raise InvalidInput(f"{cursor[:60]!r} is not a cursor", where="cursor", hint="pass the one that a change gave")
 
 
 class WatchedLog(EventLog):

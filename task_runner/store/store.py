@@ -191,8 +191,7 @@ class Position:
 class Store:
     """A store of tasks and fires.
 
-    One process owns a file: one writer thread, many units of work to a commit. A database on a server may have many
-    owners.
+    One process owns a file; its one writer thread commits many units of work at once. A server may have many owners.
     """
 
     def __init__(

@@ -205,7 +205,7 @@ class Tasks:
         return self._connection.execute(query).scalar_one()
 
     def paced_on(self, thread_ids: Collection[str]) -> list[model.Task]:
-        """Return the self-paced tasks on those threads that have not ended."""
+        """Return the self-paced tasks on the given threads. Leave out tasks that have ended."""
         return self._found(_PACED_ON, ids=listed(thread_ids))
 
     def ephemeral(self) -> list[model.Task]:

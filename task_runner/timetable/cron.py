@@ -269,7 +269,7 @@ class _Field:
         high = _SUNDAY if self.index == _WEEKDAY else high
         value = int(text) if text.isdigit() else _croniter().ALPHACONV[self.index].get(text.lower())
         if not isinstance(value, int):
-            raise self.refused(f"{text} is no {_TITLES[self.index]}")
+            raise self.refused(f"{text} is not a {_TITLES[self.index]}")
         if not low <= value <= high:
             raise self.refused(f"{text[:20]} is out of range, {low} to {high}")
         return value

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, SECONDS_PER_DAY
 from turnkeeper.errors import InvalidInput
 
-# Files of the database that are no zone, or whose meaning depends on the machine.
+# Files of the database that are not zones, or whose meaning depends on the machine.
 _NO_ZONES = frozenset({"localtime", "posixrules", "Factory", "leapseconds", "tzdata.zi"})
 _NO_FOLDERS = ("posix/", "right/", "SystemV/")
 _BLOCK_BITS = 25  # 2**25 s are 388 days

@@ -40,7 +40,7 @@ def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = N
 
     Raises:
         NotFound: a file does not exist.
-        InvalidInput: a file is no calendar, or the times of an event cannot be determined.
+        InvalidInput: a file is not a calendar, or the times of an event cannot be determined.
     """
     at = (now or SystemClock().now()).astimezone(UTC)
     begin = (at.replace(day=1, hour=0, minute=0, second=0, microsecond=0) - _DAY).replace(day=1)

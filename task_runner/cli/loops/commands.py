@@ -63,7 +63,7 @@ def create(
 
 
 def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    """Convert the words to options, and add them to the given options."""
+    """Return the options that the words stand for, without the given options."""
     scheduled = any(given.get("in_" if kind == "in" else kind) for kind in SCHEDULES)
     prompted = given["prompt"] is not None or given["prompt_file"] is not None
     if words and scheduled and prompted:
@@ -161,7 +161,7 @@ def _going() -> list[Any]:
 
 
 def _loop(chosen: Runner, name: str) -> Any:
-    """Return a loop. Raises NotFound, and InvalidInput for a task that is no loop."""
+    """Return a loop. Raises NotFound, and InvalidInput for a task that is not a loop."""
     task = chosen.call(wire.GetTaskRequest(name=name))
     if not texts.is_loop(task):
         what = f"{task.spec.name!r} is a task on a schedule, not a loop"

@@ -79,7 +79,7 @@ _PERIODS = {Frequency.YEARLY: 8, Frequency.MONTHLY: 48, Frequency.WEEKLY: 208, F
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayFilter:
-    """The conditions on a day. An empty set is no condition. Negative numbers count from the end; -1 is the last.
+    """The conditions on a day. An empty set restricts nothing. Negative numbers count from the end; -1 is the last.
 
     Attributes:
         months: 1 to 12.
@@ -369,7 +369,7 @@ def parse_rrule(text: str, zone: ZoneInfo, anchor: datetime) -> RruleTimetable:
     ['2026-11-27T09:00:00+00:00', '2026-12-25T09:00:00+00:00']
 
     Raises:
-        InvalidInput: the text is no rule, the rule is finer than a minute, or it never fires.
+        InvalidInput: the text is not a rule, the rule is finer than a minute, or it never fires.
     """
     if len(text) > LONGEST:
         _refuse(f"it is {len(text)} characters long, more than {LONGEST}")

@@ -1,4 +1,4 @@
-"""Retries, failures in a row, and what turns came to."""
+"""Retries, failures in a row, and the usage of turns."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,7 +13,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add the columns; what was there has no retries left and has used nothing."""
+    """Add the columns; existing rows have no retries left and no usage."""
     op.add_column("tasks", sa.Column("failures", NUMBER, nullable=False, server_default="0"))
     op.add_column("tasks", sa.Column("usage", LONG_TEXT, nullable=True))
     op.add_column("fires", sa.Column("retries", NUMBER, nullable=False, server_default="0"))

@@ -1,4 +1,4 @@
-"""Self-paced tasks, who made a task, and tasks that live as long as the daemon."""
+"""Self-paced tasks, the agent that made a task, and tasks that end with the daemon."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,7 +13,7 @@ LONG_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the columns and their indexes; what was there is none of these."""
+    """Add the columns and their indexes; existing tasks are none of these."""
     op.add_column("tasks", sa.Column("pacing", LONG_TEXT, nullable=True))
     op.add_column("tasks", sa.Column("paced_thread", TEXT, nullable=True))
     op.add_column("tasks", sa.Column("made_by", TEXT, nullable=True))

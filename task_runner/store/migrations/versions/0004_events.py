@@ -1,4 +1,4 @@
-"""Tasks that events set off: which listen for what, which events were taken in, what triggered each entry."""
+"""Events that trigger tasks: the event that a task listens for, the recorded events, and the trigger of each entry."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,7 +14,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add the column, the tables and their indexes; what was there listens for nothing."""
+    """Add the column, the tables and their indexes; existing tasks listen for nothing."""
     op.add_column("tasks", sa.Column("listens", TEXT, nullable=True))
     op.create_index(
         "tasks_listens",

@@ -1,4 +1,4 @@
-"""When the agent runtime could not be reached."""
+"""Outages of the agent runtime."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add the table; of earlier outages nothing is known."""
+    """Add the table; earlier outages are not recorded."""
     op.create_table(
         "outages",
         sa.Column("number", NUMBER, sa.Identity(), primary_key=True),

@@ -1,4 +1,4 @@
-"""How fires ended, in a chain of hashes; what happened earlier is not in it."""
+"""The ends of fires, in a chain of hashes. Earlier ends are not in it."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What several runners of one database share: the processes that live, and how fast all of them catch up."""
+"""The state that runners of one database share: the running processes, and the pace of catch-up."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""When fires could not be sent, or a task was stopped, for another cause than an outage of the agent runtime."""
+"""Times in which fires could not be sent, or a task was stopped, for a cause other than an outage of the runtime."""
 
 import sqlalchemy as sa
 from alembic import op
