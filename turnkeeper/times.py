@@ -87,7 +87,7 @@ def parse_duration(text: str, *, field: str = "duration") -> timedelta:
     (5400.0, 7200.0)
 
     Raises:
-        InvalidInput: the text is no such duration; for example, a number has no unit, or a unit occurs twice.
+        InvalidInput: the text is not such a duration; for example, a number has no unit, or a unit occurs twice.
     """
     body = text.strip().lower().removeprefix("every ").strip()
     total, position, seen = 0, 0, set[str]()

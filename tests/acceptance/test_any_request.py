@@ -193,10 +193,10 @@ def test_a_key_of_a_smaller_scope_is_refused_by_every_request_that_changes_or_de
         ("/threads", {"metadata": {"a": "\ud800"}}, "body: holds half a character (a lone surrogate)"),
         ("/threads/search", '{"limit": 1e400}', "body: is not JSON: 1e400 is not a JSON number"),
         ("/threads/search", {"metadata": [1]}, "metadata: is not an object"),
-        ("/threads/{thread_id}/runs/stream", {"stream_mode": {}}, "stream_mode: is not a text or a list of texts"),
-        ("/threads/{thread_id}/runs", {"multitask_strategy": [1]}, "multitask_strategy: is not a text"),
+        ("/threads/{thread_id}/runs/stream", {"stream_mode": {}}, "stream_mode: is not a string or list of strings"),
+        ("/threads/{thread_id}/runs", {"multitask_strategy": [1]}, "multitask_strategy: is not a string"),
         ("/runs/crons", {"enabled": []}, "enabled: is not true or false"),
-        ("/runs/batch", [{"assistant_id": {}}], "assistant_id: is not a text"),
+        ("/runs/batch", [{"assistant_id": {}}], "assistant_id: is not a string"),
     ],
 )
 def test_a_field_that_is_not_of_its_type_is_named(lg: Lg, path: str, body: Any, why: str) -> None:

@@ -48,9 +48,9 @@ DONE = {
     FORGED: "agent-runtime: the decision about approval forged is in the store, but has no record",
     "UPDATE turns SET grant_json = x'00', ended_at_us = NULL": "was changed: category is not as recorded",
     "UPDATE turns SET ended_at_us = 'x'": "",
-    "UPDATE audit SET at_us = 'x' WHERE number = 3": "record 3 does not follow from the one before it",
+    "UPDATE audit SET at_us = 'x' WHERE number = 3": "record 3 does not follow from the previous one",
     "UPDATE audit SET body = x'00' WHERE number = 3": "agent-runtime: record 3 was edited",
-    "UPDATE audit SET content_hash = 7, hash = 'x' WHERE number = 3": "record 3 does not follow from the one before it",
+    "UPDATE audit SET content_hash = 7, hash = 'x' WHERE number = 3": "record 3 does not follow from the previous one",
     OF_BEFORE: "",
 }
 

@@ -381,7 +381,7 @@ def test_times_typed_in_words_are_shown_while_one_types_with_what_the_task_would
     preview = page.locator("#preview")
     expect(preview).to_contain_text("before any other call")
     page.get_by_label("Times").fill("every other tuesday at 9")
-    expect(preview).to_contain_text("'every other tuesday at 9' is no schedule; write for example: weekdays at 9:00")
+    expect(preview).to_contain_text("'every other tuesday at 9' is not a schedule; write for example: weekdays at 9:00")
     expect(page.get_by_role("button", name="Create")).to_have_count(0)
     page.get_by_label("Times").fill("weekdays at nine")
     expect(preview).to_contain_text("Monday to Friday at 09:00, in this machine's time zone")

@@ -81,7 +81,7 @@ def acknowledge(
     """Write the received line. If the sender wants an ack and has an inbox, put one there. Call before archive.
 
     Args:
-        put_to: returns the put function of an agent's inbox, None for a sender without one (an author, a channel).
+        put_to: returns the put function of an agent's inbox, or None for an author or a channel, which has no inbox.
 
     Raises:
         Exhausted: the sender's inbox is full; retry later, before archiving.

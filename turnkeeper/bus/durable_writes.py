@@ -66,7 +66,7 @@ class Names:
 
 
 def ns_of(name: str) -> int | None:
-    """Return the nanoseconds in a name of ours, None for a foreign name.
+    """Return the nanoseconds in a name of ours, or None for a foreign name.
 
     >>> ns_of("01772442000000000000-7-0a1b2c3d-000001-author.json")
     1772442000000000000

@@ -145,7 +145,7 @@ class Inbox:
         return len(self._visible("inbox"))
 
     def known(self, key: str) -> Envelope | None:
-        """Return the waiting or claimed envelope with this key, None if this process knows of none."""
+        """Return the waiting or claimed envelope with this key, or None if this process knows of none."""
         name = self._hinted(key)
         for folder in ("inbox", "claimed") if name else ():
             with contextlib.suppress(FileNotFoundError, InvalidInput, Corrupt):

@@ -89,7 +89,7 @@ class Seals:
         """Return the envelope in a file's bytes.
 
         Raises:
-            InvalidInput: the bytes are no envelope, or the seal is bad; Damaged if the content was changed.
+            InvalidInput: the bytes are not an envelope, or the seal is bad; Damaged if the content was changed.
             Exhausted: the key cannot be read now; the envelope may be valid.
         """
         content = unsealed(data)

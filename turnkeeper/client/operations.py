@@ -388,7 +388,7 @@ class Operations:
                 await self._rest(request, patience, error)
 
     async def _stream(self, request: Message, greeted: Greeted) -> AsyncGenerator[Any]:
-        """Yield the items of a stream. If the daemon restarts, send `request` again, as the caller has changed it."""
+        """Yield the items of a stream. If the daemon restarts, send `request` again, with the caller's changes."""
         patience = self._patience()
         while True:
             try:

@@ -216,17 +216,17 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the turn has ended, with any outcome."""
+        """True if the turn has ended, with any outcome."""
         return self.status in OVER
 
     @property
     def waits(self) -> bool:
-        """Whether the turn continues only after its author decides or its task fires again."""
+        """True if the turn continues only after its author decides or its task fires again."""
         return self.status in WAITING
 
     @property
     def is_decided(self) -> bool:
-        """Whether the author has decided all questions of a stopped turn, so that it resumes in a moment."""
+        """True if the author has decided all questions of a stopped turn, so that it resumes in a moment."""
         asked = {one.status for one in self.approvals}
         return self.status == "interrupted" and bool(asked) and "pending" not in asked
 

@@ -118,9 +118,9 @@ class SchedulerSettings(_Section):
 class ApprovalSettings(_Section):
     """`[approvals]`: how long approvals of turns without a task wait; a task has its own settings."""
 
-    reminder_s: Seconds = Field(0.0, description="how long after it was asked you are reminded of it; 0: never")
-    escalation_s: Seconds = Field(0.0, description="how long until an alert is raised about it; 0: never")
-    timeout_s: Seconds = Field(0.0, description="how long until it expires and its call is refused; 0: never")
+    reminder_s: Seconds = Field(0.0, description="how long after the question you are reminded; 0: never")
+    escalation_s: Seconds = Field(0.0, description="how long after the question an alert is raised; 0: never")
+    timeout_s: Seconds = Field(0.0, description="how long after the question it expires and is refused; 0: never")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -334,7 +334,7 @@ class TracesSettings(_Section):
     endpoint: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
-        description="OTLP over HTTP: http://127.0.0.1:4318/v1/traces; empty: what OTEL_EXPORTER_OTLP_… says, or that",
+        description="OTLP over HTTP: http://127.0.0.1:4318/v1/traces; empty: that of OTEL_EXPORTER_OTLP_…, else this",
     )
     content: bool = Field(False, description="send prompts, answers, and arguments and results of tools with them")
 
@@ -415,7 +415,7 @@ class Settings(_Section):
 
     @property
     def kept(self) -> HistorySettings:
-        """How long the runtime keeps finished turns: at least as long as the ledger may name them."""
+        """The time for which the runtime keeps finished turns: at least as long as the ledger may name them."""
         least = max(self.history.keep_turns, self.scheduler.keep_history) if self.history.keep_turns else 0.0
         return self.history.model_copy(update={"keep_turns": least})
 

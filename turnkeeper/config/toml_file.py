@@ -35,7 +35,7 @@ class TomlFile:
         self._text = text
         try:
             self.data: dict[str, Any] = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # a number with thousands of digits is no TOML error
+        except (ValueError, RecursionError) as error:  # a number with thousands of digits raises no TOML error
             twice = re.search(r"Cannot declare \((.*?),?\) twice", str(error))
             table = "" if twice is None else twice[1].replace("'", "").replace(", ", ".")
             hint = f"[{table}] occurs twice: write all its keys under the first one" if table else ""
@@ -208,7 +208,7 @@ def _reason(kind: str, message: str) -> str:
 
 
 def said_in(path: Path, section: str) -> Any:
-    """Return a section of a file, empty if missing. Do not validate it, because validation takes long."""
+    """Return a section of a file, or an empty one if it is missing. Do not validate it: validation takes long."""
     try:
         return read_toml(path).data.get(section, {})
     except NotFound:

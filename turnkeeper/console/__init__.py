@@ -278,7 +278,7 @@ CursorOption = Annotated[
     str, typer.Option("--cursor", metavar="CURSOR", help="Show the next page: the cursor of the previous page.")
 ]
 _AGAIN = "Refresh every two seconds."
-StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with this status, even finished ones.")]
+StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with this status, also finished rows.")]
 
 
 def watched(command: Callable[..., None], also: Sequence[str] = ()) -> Callable[..., None]:

@@ -45,7 +45,7 @@ _HEAD, _BARE = re.compile(rb"(?s).*?(?:\n\r?\n|$)"), re.compile(rb"(?<!\r)\n")
 
 
 class Strict(h11.Connection):
-    """Parses requests as strictly as every proxy: refuses a request that two parsers could read differently."""
+    """Parser as strict as every proxy: it refuses a request that two parsers could read differently."""
 
     def next_event(self) -> Any:
         """Return the next event. Raises RemoteProtocolError for a line that ends in LF alone or both length headers."""
@@ -124,7 +124,7 @@ class Protocol(H11Protocol):
 
 
 class Bounded(logging.Filter):
-    """Limits the log records per minute, so that complaints about clients cannot fill the disk."""
+    """Limit on the log records per minute, so that complaints about clients cannot fill the disk."""
 
     def __init__(self, clock: Clock, most: int = MOST_LINES) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Bounded(logging.Filter):
 
 
 class Server(uvicorn.Server):
-    """Ignores signals, which the process handles to release its lock and its socket; reports when it listens."""
+    """A server that reports when it listens. The process handles signals, to release its lock and its socket."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

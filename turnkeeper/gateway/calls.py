@@ -86,7 +86,7 @@ async def refuse(_request: HTTPConnection, error: Exception) -> Response:
 
 
 class Streams:
-    """Counts open streams: at most :data:`MOST_STREAMS` in all, and :func:`most_of` per session or key."""
+    """Counter of open streams: at most :data:`MOST_STREAMS` in all, and :func:`most_of` per session or key."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()

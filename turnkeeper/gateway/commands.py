@@ -58,8 +58,7 @@ def open_(
     The browser opens a local file that redirects to the page. Other users of the machine can read a program's arguments
     but not this file. If the browser may not read the file either, paste the printed address.
 
-    With --plain-host, the browser also sends the login cookie to other programs on 127.0.0.1 whose pages you open in
-    it.
+    With --plain-host, the browser sends the login cookie also to other programs on 127.0.0.1 whose pages you open.
 
     Example: turnkeeper web open
     """

@@ -139,8 +139,7 @@ class _Calls:
 class Caller(_Calls):
     """Blocking calls, for command-line programs.
 
-    `Caller(home).GetTask(request)` calls with a deadline and raises our errors. Streams are iterated without a
-    deadline.
+    `Caller(home).GetTask(request)` calls with a deadline and raises our errors. Streams have no deadline.
     """
 
     _connect = staticmethod(grpc.insecure_channel)

@@ -77,7 +77,7 @@ class Progress:
     async def run(self, clock: Clock, keep: Callable[[], Awaitable[None]] | None = None) -> None:
         """Beat until cancelled, more often during trouble, and call `keep` at each beat. An OSError skips a beat."""
         while True:
-            trouble = "it cannot be told"
+            trouble = "the trouble is unknown"
             with contextlib.suppress(OSError):
                 if keep is not None:
                     await keep()

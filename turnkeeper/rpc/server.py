@@ -168,7 +168,7 @@ async def keep_reachable(
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
     for what in repaired:
         log.emit("run.repaired", what=what)
-    if log.trouble:  # an idle daemon writes nothing else that would reveal free disk space
+    if log.trouble:  # an idle daemon writes no events, so try a write to notice that the disk has space again
         log.emit_all([])
 
 

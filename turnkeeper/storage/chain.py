@@ -161,7 +161,7 @@ class SharedChains:
         self._hash_alone = Statement(sa.select(alone.c.hash).where(alone.c.number == sa.bindparam("at")))
 
     def begin(self, connection: sa.Connection, at: datetime, of: Recorder, known: Callable[[], Fact]) -> None:
-        """Create the tables and write a chain's first record, once. Name the new chain in the earlier key's chain.
+        """Create the tables, and write a chain's first record, once. Record its key in the chain of each earlier key.
 
         `known` returns the last ids that the store held before its first record.
         """

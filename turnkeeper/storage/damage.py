@@ -36,7 +36,7 @@ _FAILED_READ = "error code="  # the result of a check for a page that the disk d
 
 
 def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = False) -> str | None:
-    """Read a store. Return its first fault, empty if there is none.
+    """Read a store. Return its first fault, or an empty string if there is none.
 
     Args:
         path: the file. A missing or empty file has no damage.
@@ -357,7 +357,7 @@ def _saved(file: Path) -> Path:
 
 
 def _copy_all(opened: Mapping[Path, tuple[int, int]]) -> None:
-    """Copy open files, and again if they change meanwhile. Raises LookupError if a file is not open."""
+    """Copy open files. If a file changes during the copy, copy all again. Raises LookupError if a file is not open."""
     held = {file: _held(identity) for file, identity in opened.items()}
     for _ in range(_MOST_COPIES):
         before = [_state(number) for number in held.values()]

@@ -39,7 +39,7 @@ class Files(Protocol):
         """Move a name. Overwrites `target`."""
 
     def unlink(self, path: Place) -> None:
-        """Remove a name. A missing name is no error."""
+        """Remove a name. A missing name is ignored."""
 
     def sync_folder(self, folder: Path) -> None:
         """Sync the folder's names to disk."""
@@ -183,7 +183,7 @@ def machine_errors(path: Path) -> Iterator[None]:
 
 
 def attempt(path: Place, work: Callable[..., None], *arguments: Any) -> errors.TurnkeeperError | None:
-    """Do work on a file. Return the error to report to the caller, None if there is none."""
+    """Do work on a file. Return the error to report to the caller, or None if there is none."""
     try:
         work(*arguments)
     except errors.Exhausted as error:

@@ -260,7 +260,7 @@ class ReaderLock:
 
 
 def reader_of(folder: Path) -> str:
-    """Return the reader of an agent's folder, empty if there is none. Asks the kernel, not the file."""
+    """Return the reader of an agent's folder, or "" if there is none. Asks the kernel, not the file."""
     path = folder / _READER
     if not _is_locked(path):
         return ""

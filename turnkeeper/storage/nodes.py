@@ -323,7 +323,7 @@ def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
     """Mark the fault as over in unsent alerts about machines that are back."""
     back = {digest([node.name, node.host]) for node in found if node.lives}
     for path in home.run.parent.glob("escalate-failed-*-nodes"):
-        with suppress(FileNotFoundError, ValueError):  # the alert was sent just now, or the file is no alert
+        with suppress(FileNotFoundError, ValueError):  # the alert was sent just now, or the file is not an alert
             says = json.loads(path.read_bytes())
             if path.name.split("-")[-2] in back and not says.get("over_at"):
                 replace_whole(path, json.dumps(says | {"over_at": rfc3339(at)}, sort_keys=True).encode())

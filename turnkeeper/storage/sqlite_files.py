@@ -45,7 +45,7 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
         wait_s: seconds to wait for a process that has locked the file.
 
     Raises:
-        sqlite3.Error: the file cannot be read at present, or is no database.
+        sqlite3.Error: the file cannot be read at present, or is not a database.
     """
     store = sqlite3.connect(locator(path), uri=True, timeout=wait_s, isolation_level=None)
     try:

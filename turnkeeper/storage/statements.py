@@ -249,7 +249,7 @@ def number_of(cursor: str) -> int:
         word, _, number = urlsafe_b64decode(cursor.encode()).decode().partition(" ")
         if word == "after" and number.isascii() and number.isdecimal() and len(number) < 19:
             return int(number)
-    raise InvalidInput(f"{cursor[:60]!r} is no cursor", where="cursor", hint="pass the cursor of the page before")
+    raise InvalidInput(f"{cursor[:60]!r} is not a cursor", where="cursor", hint="pass the cursor of the previous page")
 
 
 def one_of(column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:

@@ -194,7 +194,7 @@ def test_a_server_of_ones_own_is_asked_which_models_it_offers(home: Home) -> Non
         found = setup.Model(name="openai:stub-model", base_url=server.url)
         assert setup.of_server(found, KEY) == (f"{server.url} answers; it offers openai:stub-model", True)
         assert "does not list its models" in setup.of_server(replace(found, base_url=f"{server.url}/elsewhere"), "")[0]
-        assert "is no http address" in setup.of_server(replace(found, base_url="file:///etc"), "")[0]
+        assert "is not an http address" in setup.of_server(replace(found, base_url="file:///etc"), "")[0]
 
 
 def test_a_key_of_the_shell_is_kept_for_the_daemons(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -254,7 +254,7 @@ def differences(snapshot: Any, store: str) -> Iterator[str]:
         fact = max(facts.values(), key=_at)
         gone = _is_pruned(fact, pruned_us) or (kind == "skip" and name in withdrawn)
         if not gone and not (kind == "decision" and not fact.get("decision")):
-            yield f"what record tells of {kind} {name} is gone from the store"
+            yield f"{kind} {name} is on record, but gone from the store"
 
 
 def _at(fact: Line) -> int:

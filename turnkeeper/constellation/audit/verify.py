@@ -63,7 +63,7 @@ class Chain:
         if number != self.number + 1:
             yield f"after record {self.number} comes {number}: records are missing, or in another order"
         elif found != hashlib.sha256(self._hash + content + str(record["at_us"]).encode()).digest():
-            yield f"record {number} does not follow from the one before it"
+            yield f"record {number} does not follow from the previous one"
         if body is None:
             self.bodiless.append(number)
         elif content != hashlib.sha256(body.encode()).digest():
@@ -85,7 +85,7 @@ class Outcome(NamedTuple):
         faults: one sentence each; empty if every record is unchanged.
         chains: the chains that were read, by store and public key.
         keys: the public keys that signed, as hexadecimal digits.
-        notes: facts that are no faults but should be known.
+        notes: facts that are not faults but should be known.
     """
 
     faults: list[str]

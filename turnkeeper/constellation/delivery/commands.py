@@ -142,7 +142,7 @@ def list_() -> Listed:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Remove a target. What waits for it is dropped.
+    """Remove a target. Deliveries that wait for it are dropped.
 
     Example: turnkeeper deliver remove ops
     """
@@ -154,14 +154,14 @@ def remove(name: Name) -> None:
 
 @app.command()
 def test(name: Name) -> None:
-    """Send a delivery to a target at once, as a try, and say whether it was taken. It is not in the outbox.
+    """Send a test delivery to a target at once, and say whether the target took it. It is not in the outbox.
 
     Example: turnkeeper deliver test ops
     """
     place, now = console.home(), SystemClock().now()
     target = targets.FILE.one(place, name)
     if target.event:
-        raise InvalidInput("is an event, of which there is no try", where=name, hint=f"turnkeeper emit {target.event}")
+        raise InvalidInput("is an event, which cannot be tested", where=name, hint=f"turnkeeper emit {target.event}")
     data = {"task": "a try", "channel": "", "outcome": "succeeded", "reason": "", "text": "This is a try."}
     body = json.dumps({"type": "task.succeeded", "timestamp": rfc3339(now), "data": data})
     key = f"msg_{SystemEntropy().hex(32)}"

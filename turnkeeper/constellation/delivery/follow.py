@@ -89,7 +89,7 @@ def _record(store: Any, row: Delivery, here: outbox.Place) -> None:
 
 
 def skipped(fire: schedules.Fire, since: datetime) -> Delivery | None:
-    """Return the outbox row for skipped times. None if they are no failure, or older than `since`.
+    """Return the outbox row for skipped times. None if they are not a failure, or older than `since`.
 
     Later times may join an entry of the ledger, so the newest of its times is part of the key.
     """
@@ -133,7 +133,7 @@ class Overlooker:
 
 
 class Settler:
-    """Replaces a row about a turn by deliveries to the targets that want it."""
+    """Replacement of a row about a turn by deliveries to the targets that want it."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, links: Any) -> None:
         """Take `links`, which returns the address at which a question is decided; empty or None if there is none."""

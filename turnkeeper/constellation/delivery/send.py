@@ -63,7 +63,7 @@ def text_of(data: Mapping[str, Any]) -> str:
 
 
 async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, allowed: Collection[str]) -> str:
-    """Send one delivery once. Return why it failed, empty if the target accepted it. Raises Refused.
+    """Send one delivery once. Return why it failed, or an empty string if it succeeded. Raises Refused.
 
     The reason never contains the whole address, because an address is often a secret.
     """
@@ -93,7 +93,7 @@ async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, 
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Collection[str]) -> str:
-    """POST a JSON body. Return why it failed, empty if the answer was a success. Follows no redirect.
+    """POST a JSON body. Return why it failed, or an empty string if it succeeded. Follows no redirect.
 
     Raises:
         Denied: the host is this machine, or on a private network, and is not allowed.
@@ -118,7 +118,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Colle
 
 
 async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
-    """Run a program in its own session with a text on its standard input. Return why it failed, empty if it did not."""
+    """Run a program in its own session with a text on its stdin. Return why it failed, or "" if it succeeded."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -139,7 +139,7 @@ async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
 
 
 def serve(asked: Mapping[str, Any]) -> str:
-    """Send a text to a service, in this process. Return why it failed, empty if the service accepted it."""
+    """Send a text to a service, in this process. Return why it failed, or an empty string if it succeeded."""
     refused = hosts.guard(asked["allowed"])
     try:
         apprise = import_module("apprise")

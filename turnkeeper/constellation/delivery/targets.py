@@ -1,4 +1,4 @@
-"""The targets of deliveries: where, which and when results go. The file is `state/delivery.json`, replaced whole.
+"""Targets of deliveries: where results are sent, which, and when. The file is `state/delivery.json`, replaced whole.
 
 The file holds secrets: the key of a webhook's signature, the address of a chat. Only its owner can read it.
 """
@@ -118,7 +118,7 @@ def add(home: Home, name: str, target: Target) -> None:
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
-        raise InvalidInput("is no name: use a-z, 0-9 and -, at most 32 characters", where=name[:60]) from error
+        raise InvalidInput("is not a name: use a-z, 0-9 and -, at most 32 characters", where=name[:60]) from error
     FILE.add(home, name, target)
 
 
@@ -128,7 +128,7 @@ def new_secret(entropy: Entropy) -> str:
 
 
 def secret_bytes(secret: str) -> bytes:
-    """Return the bytes of a key. Raises InvalidInput if the key is no base64 of 24 to 64 bytes."""
+    """Return the bytes of a key. Raises InvalidInput if the key is not base64 of 24 to 64 bytes."""
     try:
         found = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except ValueError:

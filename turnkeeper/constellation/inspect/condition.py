@@ -268,7 +268,7 @@ def _listens(home: Home) -> Iterator[Finding]:
     places = [place for one in surfaces().values() for place in one.listens(settings).items()]
     for process, place in places:
         if is_held(home, process):
-            says = home.run / f"{process}.listens"  # the address since its start; the settings may differ by now
+            says = home.run / f"{process}.listens"  # the address since its start; the settings may differ now
             now, fix = says.read_text() if says.is_file() else place, "turnkeeper down, then turnkeeper up"
             what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
             yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)

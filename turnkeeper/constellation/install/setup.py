@@ -241,7 +241,7 @@ def _zone_or_machine(text: str) -> str:
 
 
 def zone_of(name: str) -> str:
-    """Return the IANA zone of that name, empty for an empty name. Raises InvalidInput with similar names."""
+    """Return the IANA zone of that name, or "" for an empty name. Raises InvalidInput with similar names."""
     known = zoneinfo.available_timezones()
     if name and name not in known:
         hint = meant(name, known)
@@ -275,7 +275,7 @@ def _asked_key(name: str, base_url: str, *, asks: bool = True) -> str:
 
 
 def checked_key(text: str) -> str:
-    """Return a key without surrounding blanks, empty for no key. Raises InvalidInput, which does not repeat the key."""
+    """Return a key without surrounding blanks, or "" for no key. Raises InvalidInput, which does not repeat the key."""
     if (key := text.strip()) and not _KEY.fullmatch(key):
         raise InvalidInput("is not one word of printable characters", where="key")
     return key
@@ -378,7 +378,7 @@ def of_server(model: Model, key: str) -> tuple[str, bool]:
     """
     url = model.base_url.rstrip("/")
     if not url.startswith(("http://", "https://")):
-        return f"{url} is no http address: turns fail until it is; set it again with --base-url", True
+        return f"{url} is not an http address: turns fail until it is; set it again with --base-url", True
     http = import_module("urllib.request")  # loading it takes long
     request = http.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:

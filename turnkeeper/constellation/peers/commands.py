@@ -117,7 +117,7 @@ def _refuse_argument(file: str) -> None:
     """Raise InvalidInput if the argument is an invitation instead of a file."""
     if file.startswith(pairing.PREFIX):
         hint = "ask for another, then run: turnkeeper peers add NAME; it asks for the invitation"
-        raise InvalidInput("is no argument: other users of this machine can read it", where="INVITATION", hint=hint)
+        raise InvalidInput("must not be an argument: other users can read arguments", where="INVITATION", hint=hint)
 
 
 def _pasted(file: str) -> str:
@@ -191,7 +191,7 @@ def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do
     console.note(f"parted from {name}")
     if aside is not None:
         console.note(f"messages that waited: {waits}; no later peer gets them. All is kept in {aside}")
-    console.note("the other person parts too, with the same command there, before you pair anew")
+    console.note("the other person must run the same command there before you pair again")
 
 
 def _own_key(place: Home) -> str:

@@ -167,7 +167,7 @@ def trusting(roots: Mapping[str, x509.Certificate], own: Path) -> ssl.SSLContext
     context.load_cert_chain(own)
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_alpn_protocols(["h2"])
-    context.num_tickets = 0  # no session is resumed, so each connection is authenticated anew
+    context.num_tickets = 0  # no session is resumed, so each connection is authenticated separately
     for root in roots.values():
         context.load_verify_locations(cadata=root.public_bytes(serialization.Encoding.DER))
     return context
@@ -432,7 +432,7 @@ def answers_removed(home: Home, name: str, turn_id: str) -> bool:
 
 
 def add_peer(home: Home, peer: Peer, now: datetime, invitation: OpenInvitation | None = None) -> None:
-    """Add a peer, and make an inbox for its agent, empty if the peer is new. Raises Conflict."""
+    """Add a peer, and make an inbox for its agent. If the peer is new, the inbox is empty. Raises Conflict."""
     with changing(home) as box:
         if invitation is not None and invitation not in box[0].open_at(now):
             raise Conflict("the invitation was used, or has ended", where="INVITATION", hint="ask for another")
@@ -443,7 +443,7 @@ def add_peer(home: Home, peer: Peer, now: datetime, invitation: OpenInvitation |
 
 
 def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
-    """Remove a peer. Return the new place of its agent's folders, None if there were none. Raises NotFound."""
+    """Remove a peer. Return the new place of its agent's folders, or None if it had none. Raises NotFound."""
     with changing(home) as box:
         gone = box[0].peer(name)
         box[0] = box[0].without(name)

@@ -89,7 +89,7 @@ class Snapshot:
 
         Raises:
             Conflict: a daemon began to write in the meantime.
-            InvalidInput: the statement is no SELECT, is wrong, or reads what it may not.
+            InvalidInput: the statement is not a SELECT, is wrong, or reads what it may not.
             Exhausted: the statement needs more time or memory than is allowed.
         """
         if len(statement.encode()) > LONGEST_STATEMENT_BYTES:

@@ -83,7 +83,7 @@ def _runs(daemon: Daemon, arguments: Sequence[str]) -> bool:
 
 
 def running() -> Iterator[tuple[Home, Daemon, int]]:
-    """Yield every daemon and supervisor of this machine, with its home, found by its open lock, and its pid."""
+    """Yield home, daemon and pid of each daemon or supervisor on this machine, found by the lock file it holds open."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             arguments = process.cmdline()

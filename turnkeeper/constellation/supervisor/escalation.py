@@ -133,7 +133,7 @@ def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *
 
 
 def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
-    """Run the command in a new session. Return the reason of a failure, empty if it succeeded."""
+    """Run the command in a new session. Return why it failed, or an empty string if it succeeded."""
     with subprocess.Popen(  # noqa: S602  the author's own command line
         command,
         shell=True,
@@ -152,7 +152,7 @@ def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
 
 
 def post(address: str, text: str, timeout_s: float) -> str:
-    """POST `{"text": …}`, the form that chat servers accept. Return the reason of a failure, empty if it succeeded.
+    """POST `{"text": …}`, as chat servers accept it. Return why it failed, or an empty string if it succeeded.
 
     The reason never contains the address, because the address is often a secret.
     """

@@ -68,7 +68,7 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_of(home: Home, environ: Mapping[str, str]) -> str:
-    """Return the tag that distinguishes the services of homes. Empty for the default home."""
+    """Return the suffix that tells this home's services from those of other homes. Empty for the default home."""
     default, *_ = places(None, {"HOME": environ.get("HOME", "~")})
     return "" if home.root == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
 

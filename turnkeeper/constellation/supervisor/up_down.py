@@ -1,4 +1,4 @@
-"""Starts and stops the constellation: what `turnkeeper up` and `down` do."""
+"""Starts and stops of the constellation, for `turnkeeper up` and `down`."""
 
 import os
 import signal

@@ -57,7 +57,7 @@ _NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     """Copy the home into `target`, which must be empty or missing. Return the manifest.
 
-    The copy is complete once `target` exists: it is made beside it and renamed.
+    The copy is complete once `target` exists: the backup is made in a folder beside `target`, then renamed.
 
     Raises:
         Conflict: `target` is not empty.
@@ -116,7 +116,7 @@ def check_backup(source: Path) -> dict[str, Any]:
     """Return a backup's manifest if every file in it is unchanged.
 
     Raises:
-        InvalidInput: it is no backup, or of a newer version.
+        InvalidInput: it is not a backup, or is of a newer version.
         Conflict: a store in it is of a newer version.
         Corrupt: a file is missing, added or changed, or a store does not read back whole.
     """
@@ -232,7 +232,7 @@ def _settle_tree(root: Path) -> None:
 
 
 def restore(home: Home, source: Path, at: datetime) -> Path | None:
-    """Make the backup `source` the home. Return the new place of the earlier home, None if there was none.
+    """Make the backup `source` the home. Return the new place of the earlier home, or None if there was none.
 
     The runtime's store gets a new incarnation, so the runner asks again for the state of every open fire. No daemon
     starts on the home before a takeover, because the original may still run, and two homes would run the same tasks.

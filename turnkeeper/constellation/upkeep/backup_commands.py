@@ -61,7 +61,7 @@ def restore(
         bool, typer.Option(help="Mark the shared database as restored, after PostgreSQL's tools restored it.")
     ] = False,
     lost: Annotated[
-        str, typer.Option(help="No backup has what this store lost: use it as it is, or a new one.", metavar="STORE")
+        str, typer.Option(help="Accept the loss: start with this store as it is, or with a new one.", metavar="STORE")
     ] = "",
 ) -> None:
     """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.

@@ -289,7 +289,7 @@ class Eraser:
     def _why(cell: sqlite_files.Cell) -> str:
         if cell.table in PAGES and cell.column in PAGES[cell.table]:
             return f"{cell.table}: give --pages"
-        return f"names in {cell.table}.{cell.column}: a name is no text, and stays"
+        return f"names in {cell.table}.{cell.column}: a name is not a text, and stays"
 
     def _is_open(self, cell: sqlite_files.Cell) -> str:
         row = cell.row

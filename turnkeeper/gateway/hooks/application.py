@@ -25,7 +25,7 @@ _VERBS = {"approve": "Approve", "reject": "Reject"}
 
 
 class Hooks:
-    """Turns signed requests into events."""
+    """Conversion of signed requests to events."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -37,7 +37,7 @@ def add(
     """
     place, clock = console.home(), SystemClock()
     if secret not in {"", "-"}:
-        raise InvalidInput("is no argument: other users of this machine can read it", where="--secret", hint="use -")
+        raise InvalidInput("must not be an argument: other users can read arguments", where="--secret", hint="use -")
     asks = secret == "-"  # noqa: S105
     key = registry.new_secret(SystemEntropy())
     if asks:

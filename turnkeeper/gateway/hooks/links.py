@@ -34,9 +34,9 @@ def question_of(home: Home, token: str, now: datetime) -> str:
     if found is None or not hmac.compare_digest(_mac(home, f"{found[1]}.{found[2]}"), found[3]):
         raise Denied("this link is not one of ours")
     if int(found[1]) < now.timestamp():
-        raise Denied("this link was good for a day, which is over")
+        raise Denied("this link has expired: links are valid for one day")
     if os.path.lexists(_used(home, token)):
-        raise Denied("this link was used: it is good for one decision")
+        raise Denied("this link was used: it is valid for one decision")
     return found[2]
 
 
@@ -47,7 +47,7 @@ def use(home: Home, token: str) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError as error:
-        raise Conflict("this link was used: it is good for one decision") from error
+        raise Conflict("this link was used: it is valid for one decision") from error
 
 
 def give_back(home: Home, token: str) -> None:

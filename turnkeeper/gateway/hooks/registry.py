@@ -23,6 +23,7 @@ WINDOW_S = 300.0
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 _PREFIX = "whsec_"
 _RESERVED = "decide"
+_NAMING = f"use a-z, 0-9 and -, begin with a letter, at most 32; not {_RESERVED}"
 
 
 class Hook(BaseModel):
@@ -41,7 +42,7 @@ FILE = Entries[Hook]("hooks", "webhook", "turnkeeper hooks", TypeAdapter(dict[st
 def add(home: Home, name: str, hook: Hook) -> None:
     """Add a webhook. Raises InvalidInput or Conflict."""
     if not _NAME.fullmatch(name) or name == _RESERVED:
-        raise InvalidInput(f"{name[:40]!r} is not a webhook's name", where="NAME", hint="use a-z, 0-9 and -")
+        raise InvalidInput(f"{name[:40]!r} is not a valid webhook name", where="NAME", hint=_NAMING)
     if hook.style not in STYLES:
         raise InvalidInput(f"no style {hook.style[:40]!r}", where="--style", hint=f"there are: {', '.join(STYLES)}")
     FILE.add(home, name, hook)
@@ -59,7 +60,7 @@ def check(hook: Hook, headers: Mapping[str, str], body: bytes, now: datetime) ->
         return hashlib.sha256(body).hexdigest()
     key, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not at.isascii() or not at.isdecimal() or abs(now.timestamp() - int(at[:12])) > WINDOW_S or not key:
-        raise Denied("it names no time of the last five minutes, or no id")
+        raise Denied("its webhook-timestamp is not within five minutes of now, or it has no webhook-id")
     secret = base64.b64decode(hook.secret.removeprefix(_PREFIX))
     mac = base64.b64encode(hmac.digest(secret, f"{key}.{at}.".encode() + body, hashlib.sha256)).decode()
     _compare(headers.get("webhook-signature", "").split(), f"v1,{mac}")

@@ -38,7 +38,7 @@ def to_interrupt(asked: wire.Interrupt) -> dict[str, Any]:
 
 
 def value_of(asked: wire.Interrupt) -> Any:
-    """Return the part of an approval that a person sees; of a plain question, the graph's own value."""
+    """Return the part of an approval that a person sees. For a plain question, this is the graph's own value."""
     calls = _calls(asked)
     if not calls:
         return forms.question_of(asked).value or plain(asked.question)
@@ -137,7 +137,7 @@ def _about_call(
     request: wire.ResolveInterruptRequest, asked: wire.Interrupt, choice: Choice
 ) -> wire.ResolveInterruptRequest:
     if choice.name and choice.name != asked.tool:
-        what = f"decides about {choice.name[:80]}, and {asked.tool} waits"
+        what = f"is a decision about {choice.name[:80]}, but the pending call is {asked.tool}"
         raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
     changed = choice.args is not None and choice.args != json.loads(asked.args_json or "{}")
     if choice.way == "edit" and choice.args is None:
@@ -146,7 +146,7 @@ def _about_call(
         request.decision = "edit" if changed else "approve"
         request.args_json = json.dumps(choice.args, ensure_ascii=False) if changed else ""
         return request
-    request.decision, request.message = "reject", choice.text  # an answer to a call is the reason not to run it
+    request.decision, request.message = "reject", choice.text  # a text is the reason not to run the call
     return request
 
 
@@ -160,7 +160,7 @@ def _in_form(
     each = choices if len(choices) == len(calls) else [choices[0]] * len(calls)
     for call, choice in zip(calls, each, strict=True):
         if choice.name and choice.name != call.tool:
-            what = f"decides about {choice.name[:80]}, and {call.tool} waits"
+            what = f"is a decision about {choice.name[:80]}, but the pending call is {call.tool}"
             raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
     given = [replace(choice, args=choice.args or call.args) for call, choice in zip(calls, each, strict=True)]
     answer: Any = forms.answer(asks, given)
@@ -173,7 +173,7 @@ def _in_form(
 def _answer(
     request: wire.ResolveInterruptRequest, choices: Sequence[Choice] | None, value: object, question: forms.Question
 ) -> wire.ResolveInterruptRequest:
-    """Return the answer to a plain question: an inbox's text, or the program's own value, whatever it is."""
+    """Return the answer to a plain question: the text of an inbox's answer, or else the client's whole value."""
     if choices is not None and len(choices) == 1:
         way = choices[0].way
         request.decision, request.message = "answer" if way == "respond" else way, choices[0].text
@@ -181,7 +181,7 @@ def _answer(
             request.args_json = json.dumps(choices[0].args or {}, ensure_ascii=False)
         return request
     if value is None or value == "":
-        raise InvalidInput("answers nothing", where=_WHERE, hint=FORMS)
+        raise InvalidInput("is empty", where=_WHERE, hint=FORMS)
     request.decision = "answer"
     if isinstance(value, str) and question.takes(value):
         request.message = value

@@ -76,7 +76,7 @@ def shown(messages: object) -> tuple[str, str]:
 
 
 def is_write(turn: wire.Turn) -> bool:
-    """Return True if a turn is a client's write into the state. It is no run of the graph."""
+    """Return True if a turn is a client's write into the state. It is not a run of the graph."""
     return "write" in json.loads(turn.run_json or "{}")
 
 

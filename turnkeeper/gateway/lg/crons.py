@@ -1,6 +1,6 @@
 """Conversion of the crons of LangGraph's clients to tasks and back. Pure.
 
-A cron's metadata become tags of its task: a text under `lg.KEY`, any other value as JSON under `lg.json.KEY`.
+A cron's metadata becomes tags of its task: a text under `lg.KEY`, any other value as JSON under `lg.json.KEY`.
 Characters that a tag cannot hold are percent-encoded.
 """
 
@@ -34,8 +34,8 @@ def spec_of(
 
     Args:
         thread_id: the thread that its fires continue; empty for a new thread per fire.
-        name: the task's name, unless the metadata name it.
-        category: the task's category, unless the metadata name it.
+        name: the task's name, unless the metadata names it.
+        category: the task's category, unless the metadata names it.
         graph: its graph or assistant; empty for the default one.
 
     Raises:
@@ -131,7 +131,7 @@ def _object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _text(body: Mapping[str, Any], name: str) -> str:
     if not isinstance(body[name], str):
-        raise InvalidInput("is not a text", where=name)
+        raise InvalidInput("is not a string", where=name)
     return str(body[name])
 
 

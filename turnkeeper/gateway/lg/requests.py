@@ -56,10 +56,10 @@ _TEXTS = (
     *("description", "sort_by", "sort_order", "status", "thread_id", "timezone"),
 )
 _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(_TEXTS, ("a text", _is_text)),
+    **dict.fromkeys(_TEXTS, ("a string", _is_text)),
     **dict.fromkeys(("metadata", "filter"), ("an object", lambda value: isinstance(value, dict))),
-    **dict.fromkeys(("ids", "run_ids", "channels"), ("a list of texts", _are_texts)),
-    **dict.fromkeys(("stream_mode", "select"), ("a text or a list of texts", lambda v: _is_text(v) or _are_texts(v))),
+    **dict.fromkeys(("ids", "run_ids", "channels"), ("a list of strings", _are_texts)),
+    **dict.fromkeys(("stream_mode", "select"), ("a string or list of strings", lambda v: _is_text(v) or _are_texts(v))),
     "enabled": ("true or false", lambda value: isinstance(value, bool)),
 }
 
@@ -116,7 +116,7 @@ def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, An
         if name != "tags" and name not in _CONFIG:
             refuse(f"config.{name}", "the option is unknown", f"give {', '.join(sorted(_CONFIG))} or tags")
         if not fits:
-            kind = "list of texts" if name == "tags" else _CONFIG[name].__name__
+            kind = "list of strings" if name == "tags" else _CONFIG[name].__name__
             raise InvalidInput("has the wrong type", where=f"config.{name}", hint=f"give a value of type {kind}")
         config[name] = value
     return found | ({"config": config} if config else {})
@@ -213,7 +213,8 @@ def _command(command: object) -> dict[str, Any]:
         raise InvalidInput("is not an object", where="command")
     if command.get("update") or command.get("goto") not in (None, "__end__"):
         part = "update" if command.get("update") else "goto"
-        refuse(f"command.{part}", "the state of a thread is its turns' own", "send a message, or a decision as resume")
+        why = "a command cannot change a thread's state or choose its next node"
+        refuse(f"command.{part}", why, "send a message, or a decision as resume")
     return {name: command[name] for name in ("resume", "goto") if name in command and (name != "goto" or command[name])}
 
 
@@ -236,7 +237,7 @@ def _checkpoint(body: Mapping[str, Any]) -> str:
     named = configurable.get("checkpoint_id") if isinstance(configurable, dict) else None
     found = found or body.get("checkpoint_id") or named or ""
     if not isinstance(found, str):
-        raise InvalidInput("is not a text", where="checkpoint_id")
+        raise InvalidInput("is not a string", where="checkpoint_id")
     return found
 
 
@@ -259,7 +260,7 @@ def read_modes(given: object) -> frozenset[str]:
 
 
 class Once:
-    """Assigns the same id to a repeated request, so that it has one effect.
+    """Ids of requests: a repeated request has the same id, and so only one effect.
 
     Clients send no idempotency key, and one SDK retries a request after a server error. A message of agent-chat-ui has
     an id. Any other request that failed with an unknown effect is remembered, in memory, until it is repeated.

@@ -169,7 +169,7 @@ async def task_control(
 async def task_explain(
     ctx: Ctx, name: Name, at: Annotated[str, Field(description="a time; empty: the latest due time")] = ""
 ) -> model.Explained:
-    """Explain why a task did or will run, or not, at a time, and which rule decides."""
+    """Explain why a task ran, will run or does not run at a given time, and which rule decides."""
     answer = await _call(ctx, runner.ExplainFireRequest(name=name, at=at))
     return model.view(model.Explained, answer, summary=f"task {name}: {answer.verdict}")
 

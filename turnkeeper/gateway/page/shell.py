@@ -225,7 +225,7 @@ class Shell:
             return kept[1]
         silence.is_partly_unknown = True
         if needed:
-            raise Unreachable(f"{daemon} does not answer, and what this page shows was not read before")
+            raise Unreachable(f"{daemon} does not answer, and there is no earlier copy of this page's data to show")
         return GetMessageClass(method_of(request).output_type)()
 
     def times(self) -> text.Times:

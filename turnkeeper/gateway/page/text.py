@@ -83,7 +83,7 @@ def pretty(text: str) -> str:
 
 
 def pairs_in(text: str) -> list[tuple[str, str, bool]]:
-    """Return the members of a JSON object: name, value as text, True for a string; empty for any other text.
+    """Return the members of a JSON object: name, value as text, and True if it is a string; empty for any other text.
 
     >>> pairs_in('{"to": "me", "n": 2}'), pairs_in("[1]")
     ([('to', 'me', True), ('n', '2', False)], [])
@@ -115,7 +115,7 @@ def zone_of(name: str) -> ZoneInfo | None:
 
 
 class Times:
-    """Formats times for one answer, all relative to the same `now`."""
+    """Formatter of the times in one answer, all relative to the same `now`."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now

@@ -132,7 +132,7 @@ def card_of_candidate(one: agents.Candidate, base: agents.Page | None = None) ->
         lines = difflib.unified_diff(base.body.splitlines(), one.body.splitlines(), "now", "proposed", lineterm="", n=2)
         diff = list(lines)[2:]
     note = f"the page has changed since: it is now at version {base.version}" if stale and base is not None else ""
-    becomes = f"it becomes page {one.page_id}; the version before it is kept" if one.page_id else _NO_PAGE
+    becomes = f"it becomes page {one.page_id}; the previous version is kept" if one.page_id else _NO_PAGE
     facts = {"page": one.page_id, "made from version": one.base_version, "from": ", ".join(one.sources), "": note}
     facts |= {"if accepted": becomes if one.lifecycle == "candidate" else ""}
     return Card(

@@ -56,7 +56,7 @@ def typed(text: str, now: datetime) -> tuple[str, str]:
     try:
         datetime.fromisoformat(at := written_time(given, now))
     except ValueError:
-        raise InvalidInput(f"{given[:80]!r} is no schedule", where="times", hint=_HINT) from None
+        raise InvalidInput(f"{given[:80]!r} is not a schedule", where="times", hint=_HINT) from None
     return "at", at
 
 

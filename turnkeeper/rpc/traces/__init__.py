@@ -57,7 +57,7 @@ class Tracing:
         self._api, self._nothing = trace, context.Context()
 
         class Ids(id_generator.RandomIdGenerator):
-            """Generates random ids, unless the next span's ids are given."""
+            """Generator of random ids, unless the next span's ids are given."""
 
             given: tuple[int, int] | None = None
 

@@ -72,7 +72,7 @@ def test_an_expression_that_no_short_sentence_covers_is_not_put_in_words(express
 )
 def test_words_become_what_the_runner_parses(words: str, kind: str, expression: str) -> None:
     if not expression:
-        with pytest.raises(InvalidInput, match="is no schedule"):
+        with pytest.raises(InvalidInput, match="is not a schedule"):
             typed(words, NOW)
     else:
         assert typed(words, NOW) == (kind, expression)
@@ -86,8 +86,8 @@ def test_words_become_what_the_runner_parses(words: str, kind: str, expression: 
         ("monthly at 9", "no day of the month"),
         ("every 45 minutes from 8 to 18", "do not divide an hour"),
         ("every 10 minutes from 8:30 to 17:00", "on the hour"),
-        ("every other monday at 9", "is no schedule"),
-        ("soon", "is no schedule"),
+        ("every other monday at 9", "is not a schedule"),
+        ("soon", "is not a schedule"),
     ],
 )
 def test_words_that_name_no_schedule_are_refused_with_an_example(words: str, reason: str) -> None:
