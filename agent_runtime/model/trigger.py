@@ -83,10 +83,9 @@ class Trigger(Assignment):
     parent: str = ""
     hops: int = 0
 
-    @property
-    def writes_state(self) -> bool:
-        """True if the turn writes into its thread's state, and runs no node."""
-        return bool(self.run_json) and "write" in json.loads(self.run_json)
+    def asks_for(self, *options: str) -> bool:
+        """Return True if the trigger is a client's run with one of these options."""
+        return bool(self.run_json) and not json.loads(self.run_json).keys().isdisjoint(options)
 
     @property
     def shown(self) -> str:

@@ -168,12 +168,12 @@ class Store:
         add_event(connection, trigger, "CANCELLED", at, trigger=turn_writes.begun_by(trigger))
 
     @_transaction
-    def begin_failed(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
-        """Write a turn that failed before it started, without any input to its graph."""
+    def begin_failed(self, connection: Connection, at: datetime, trigger: Trigger, error: str, state: str) -> Finished:
+        """Write a turn that failed, or was refused, before it started, without any input to its graph."""
         ended = {"error": storable(error), "ended_at_us": to_us(at)} | turn_writes.graph_of_thread(connection, trigger)
-        self._add_turn(connection, at, trigger, status="failed", **ended)
-        add_event(connection, trigger, "FAILED", at, trigger=turn_writes.begun_by(trigger), error=error)
-        return Finished(state="failed", owes=trigger.source == "agent")
+        self._add_turn(connection, at, trigger, status=state, **ended)
+        add_event(connection, trigger, state.upper(), at, trigger=turn_writes.begun_by(trigger), error=error)
+        return Finished(state=state, owes=trigger.source == "agent")
 
     @_transaction
     def refuse(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:

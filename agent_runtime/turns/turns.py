@@ -117,6 +117,7 @@ class Notifier:
 
 PRUNING_S = 0.05  # interval between requests for pruning that was postponed
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
+_OTHER_STATE = ("write", "checkpoint_id")  # options of a client's run that write into a state, or fork a thread
 _ENDINGS = {"cancelled": "was cancelled before it finished", "failed": "failed before it finished"}
 # The result of an action: True if it is done, False if it waits for the next process, None if the facts changed
 # before the action took effect, so that a new decision is needed.
@@ -202,8 +203,8 @@ class Turns:
         known = facts.own or facts.newest
         elsewhere = self._engines.catalog.belongs_elsewhere(item.trigger, known.graph) if item.trigger and known else ""
         waits = facts.own is None and known is not None and known.status in {"interrupted", "paused"}
-        if waits and item.trigger is not None and item.trigger.writes_state:
-            elsewhere = f"thread {thread_id} waits for a decision, so its state is not written"
+        if waits and item.trigger is not None and item.trigger.asks_for(*_OTHER_STATE):
+            elsewhere = f"thread {thread_id} waits for a decision, so its state is neither written nor forked"
         if elsewhere:
             return replace(facts, elsewhere=elsewhere)
         graph = known.graph if known else item.trigger.graph if item.trigger else ""
@@ -332,8 +333,10 @@ class Turns:
 
     async def _fail(self, item: Item, _decision: Decision, facts: Facts) -> bool:
         trigger = _trigger(item)
-        self.released(await self._store.begin_failed(trigger, facts.elsewhere))
-        self.notify("failure", trigger)
+        state = "cancelled" if trigger.asks_for(*_OTHER_STATE) else "failed"
+        self.released(await self._store.begin_failed(trigger, facts.elsewhere, state))
+        if state == "failed":
+            self.notify("failure", trigger)
         return True
 
     async def _run(self, turn: TurnRecord, order: Order, mode: str) -> bool:
@@ -395,7 +398,7 @@ class Turns:
         if ended.refused and await self._ask_again(turn, ended):
             return True
         self._failpoints.reach("runtime.finished")
-        if ended.stopped == "timeout":
+        if ended.stopped in {"timeout", "refused"}:
             return await self._finish(turn, "cancelled", ended.error, said)
         state = "succeeded" if ended.stopped == "end" else "failed"
         done = await self._finish(turn, state, ended.error, said, ended.returned)

@@ -71,6 +71,13 @@ def test_a_run_has_the_config_and_context_of_its_assistant_below_its_own(lg: Lg)
     run = lg.ask("POST", f"/threads/{thread}/runs", {"assistant_id": made["assistant_id"], "input": said("Hello")})
     assert run["assistant_id"] == made["assistant_id"]
     (listed,) = lg.ask("GET", f"/threads/{thread}/runs")
+    lg.ask("GET", f"/threads/{thread}/runs/{run['run_id']}/join")
+    written = {"values": {"messages": []}}
+    for act in (lambda: None, lambda: lg.ask("POST", f"/threads/{thread}/state", written)):
+        act()
+        assert lg.ask("GET", f"/threads/{thread}")["metadata"]["assistant_id"] == made["assistant_id"]
+    (found,) = lg.ask("POST", "/threads/search", {"metadata": {"assistant_id": made["assistant_id"]}})
+    assert (found["thread_id"], found["metadata"]["graph_id"]) == (thread, made["graph_id"])
     assert listed["assistant_id"] == made["assistant_id"]
 
 

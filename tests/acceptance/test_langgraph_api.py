@@ -283,15 +283,6 @@ def test_a_message_with_an_id_or_a_key_is_taken_once(lg: Lg) -> None:
     assert of_another not in keyed, "a key of a client counts for its own API key"
 
 
-def test_a_stale_or_forking_checkpoint_is_refused(lg: Lg) -> None:
-    made = lg.thread()
-    first, second = (lg.turn(made) and lg.ask("GET", f"/threads/{made}/state")["checkpoint_id"] for _ in range(2))
-    assert "not forked" in lg.refused("POST", f"/threads/{made}/runs", RUN | {"checkpoint": {"checkpoint_id": first}})
-    configured = {"config": {"configurable": {"checkpoint_id": first}}}
-    assert "not forked" in lg.refused("POST", f"/threads/{made}/runs", RUN | configured)
-    lg.ask("POST", f"/threads/{made}/runs", RUN | {"checkpoint": {"checkpoint_id": second}})
-
-
 @pytest.mark.parametrize("key", ["checkpoint_id", "checkpoint_ns", "thread_id", "turn_id", "grant", "__pregel_send"])
 def test_a_context_cannot_hold_what_langgraph_sets(lg: Lg, thread: str, key: str) -> None:
     body = RUN | {"context": {key: "x"}}

@@ -76,6 +76,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/integration/runtime/test_remembering_graph.py": "one graph; memory: integration/workspace/test_memory_store.py",
     "tests/integration/runtime/test_reports_of_a_graph.py": "what a graph tells while it runs, which is in no store",
     "tests/integration/runtime/test_sealed_inboxes.py": "seals of envelope files",
+    "tests/integration/runtime/test_forks.py": "forks of an author's graph; on a server: acceptance/test_forks_of_clients.py",
     "tests/integration/runtime/test_state_writes.py": "writes into an author's graph; crashes of turns: test_turns.py",
     "tests/integration/runtime/test_stops_of_a_graph.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
     "tests/integration/runtime/test_streamed_words.py": "what a graph tells while it runs, which is in no store",

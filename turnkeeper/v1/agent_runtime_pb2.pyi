@@ -891,6 +891,7 @@ class Thread(_message.Message):
     METADATA_JSON_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    RUN_JSON_FIELD_NUMBER: _builtins.int
     thread_id: _builtins.str
     channel: _builtins.str
     """of its newest turn, as are agent, category, task_name and status"""
@@ -910,6 +911,8 @@ class Thread(_message.Message):
     """to which it belongs; empty: the default graph"""
     metadata_json: _builtins.str
     """what PutThread gave; empty for nothing"""
+    run_json: _builtins.str
+    """of its newest turn: the options of a client's run"""
     @_builtins.property
     def first_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -942,10 +945,11 @@ class Thread(_message.Message):
         metadata_json: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        run_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "first_at", b"first_at", "last_at", b"last_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "created_at", b"created_at", "first_at", b"first_at", "graph", b"graph", "last_at", b"last_at", "last_turn_id", b"last_turn_id", "metadata_json", b"metadata_json", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "turns", b"turns", "updated_at", b"updated_at", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "created_at", b"created_at", "first_at", b"first_at", "graph", b"graph", "last_at", b"last_at", "last_turn_id", b"last_turn_id", "metadata_json", b"metadata_json", "run_json", b"run_json", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "turns", b"turns", "updated_at", b"updated_at", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.base import id as drawing
 from langgraph.checkpoint.base.id import UUID, uuid6
 
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import Corrupt
 
 COLUMNS = {
@@ -321,30 +322,32 @@ def keep_newest(connection: Connection, thread_id: str, load: Load, *, at_end: b
     """Delete all checkpoints except each namespace's newest one and its writes, which the thread needs to continue.
 
     If a channel is stored as changes since an earlier checkpoint, the checkpoints back to that one stay. With `at_end`,
-    nothing runs on the thread, and the data of single runs of subgraphs is deleted too.
+    nothing runs on the thread. The data of single runs of subgraphs is deleted too, and clients' states stay.
     """
     newest = """SELECT checkpoint_ns, max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1 GROUP BY checkpoint_ns"""
     for namespace, checkpoint_id in connection.execute(newest, (thread_id,)).fetchall():
         if at_end and _TASK in namespace:
             _drop(connection, "thread_id = ?1 AND checkpoint_ns = ?2", (thread_id, namespace))
         else:
-            kept = _needed(connection, thread_id, namespace, checkpoint_id, load)
-            _drop_before(connection, thread_id, namespace, kept)
+            kept = needed(connection, thread_id, namespace, checkpoint_id, load)
+            more = offered("kept-states", connection, thread_id, namespace, load) if at_end else None
+            _drop_before(connection, thread_id, namespace, [*kept, *(more or ())])
 
 
-def _needed(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str, load: Load) -> list[str]:
+def needed(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str, load: Load) -> list[str]:
+    """Return a checkpoint and those before it that its channels need."""
     head = get(connection, thread_id, namespace, checkpoint_id)
     assert head is not None, "the id was just read in this transaction"
-    needed = [checkpoint_id]
+    found = [checkpoint_id]
     open_channels = set(json.loads(head.metadata or b"{}").get(_COUNTERS) or ())
     if open_channels:
         open_channels -= load(head.blob)["channel_values"].keys()
     for before in ancestors(connection, thread_id, namespace, checkpoint_id) if open_channels else ():
-        needed.append(before.checkpoint_id)
+        found.append(before.checkpoint_id)
         open_channels -= load(before.blob)["channel_values"].keys()
         if not open_channels:
             break
-    return needed
+    return found
 
 
 def _drop_before(connection: Connection, thread_id: str, namespace: str, kept: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ LONGEST_ERROR = 1000
 patches.apply()
 BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is not a message
 Allow = Callable[[], Awaitable[None]]
-Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
+Stopped = Literal["end", "interrupted", "failed", "timeout", "drained", "refused"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,8 @@ class Ended:
     """The result of an interval.
 
     Attributes:
-        stopped: why the interval ended: the graph's end, an interrupt, an error, a time limit, or a drain.
-        error: one sentence; empty except for `failed` and `timeout`.
+        stopped: why the interval ended: the graph's end, an interrupt, an error, a limit, a drain, or a refused write.
+        error: one sentence; empty except for `failed`, `timeout` and `refused`.
         step: the turn's messages and costs; without messages, the stored messages stay.
         refused: after a failure, the answered interrupts whose step raised; they are pending again.
         returned: at the end of a turn without text, the values that its nodes returned (empty for none), and whether
@@ -367,6 +367,8 @@ class Engine:
         """Return an error if the graph would not read all of a trigger, else an empty text. Raises InvalidInput."""
         if self._foreign:
             self._configured.made(trigger.context_json, trigger.config_json)
+        if trigger.asks_for("write", "replays"):
+            return ""
         return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json, trigger.run_json)
 
     def flush(self) -> None:
@@ -380,7 +382,11 @@ class Engine:
     async def _given(self, order: Order, context: TurnContext) -> tuple[Any, str]:
         """Return the input of the graph, and the last message before the turn."""
         if isinstance(order, Input):
-            values = (order.end or await self.seal(context.thread_id)).values
+            run = json.loads(order.run_json or "{}")
+            end = await required("fork", self._graph, context.thread_id, run) if "checkpoint_id" in run else order.end
+            values = (end or await self.seal(context.thread_id)).values
+            if run.get("replays"):
+                return None, _last_id(values) or inputs.START
             # Our own agent's briefing includes the handoff; an author's graph gets it only in a field for it.
             fields = self._schema.with_handoff(order.input_json, context.handoff)
             if self._schema.is_whole(order.prompt, fields, order.run_json):
@@ -403,16 +409,17 @@ class Engine:
         return given, str((snapshot.metadata or {}).get(BEFORE, ""))
 
     def _parts(
-        self, given: Any, context: TurnContext, before: str, progress: _Progress, control: RunControl
+        self, order: Order, given: Any, context: TurnContext, before: str, progress: _Progress, control: RunControl
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Run the graph; return its states and custom events. The events that a client's run asks for are recorded."""
         run = json.loads(context.run_json or "{}")
         recorder = self._events.begin(context, run) if self._events is not None and run else None
+        config = self._run_config(context, before, progress, recorder.callbacks if recorder else ())
         # An author's graph may ask to be woken, even from a subgraph. Streaming that costs more tasks.
         modes = {"values", *(["custom"] if self._foreign else []), *(recorder.modes if recorder else ())}
         stream = self._graph.astream(
             given,
-            self._run_config(context, before, progress, run, recorder.callbacks if recorder else ()),
+            required("client-run", config, run, isinstance(order, Input)) if run else config,
             context=self._context(context),
             stream_mode=[*modes],
             subgraphs=self._foreign or (recorder is not None and recorder.subgraphs),
@@ -436,7 +443,7 @@ class Engine:
         wake: int | None = None
         newest, asked_any = None, False
         told = offered("reports", self._live, context, progress.count) if self._foreign else None
-        async for part in self._parts(given, context, before, progress, control):
+        async for part in self._parts(order, given, context, before, progress, control):
             if told is not None and (part["ns"] or part["type"] == "custom"):
                 told.take(part)
             if part["type"] == "custom":
@@ -477,13 +484,12 @@ class Engine:
 
     async def _before(self, order: Order, context: TurnContext, mark: str) -> tuple[Order, Ended | None]:
         """Make a client's write into the state, or pass a stop; return the order to run, or the interval's result."""
-        write = json.loads(context.run_json or "{}").get("write")
-        if write is None:
+        if "write" not in json.loads(context.run_json or "{}"):
             return await self._past_stop(order, context.thread_id, mark)
+        place, refused = _config(context.thread_id, turn=context), ""
         if isinstance(order, Input):  # after a crash, the write was made
-            place = _config(context.thread_id, turn=context)
-            await required("state-write", self._graph, place, write, order.input_json)
-        return order, Ended(stopped="end")
+            refused = await required("state-write", self._graph, place, context.run_json, order.input_json)
+        return order, Ended(stopped="refused" if refused else "end", error=refused)
 
     async def _past_stop(self, order: Order, thread_id: str, mark: str) -> tuple[Order, Ended | None]:
         """Apply the author's decision about a stop of the graph; return the order to run, or the interval's result."""
@@ -512,18 +518,12 @@ class Engine:
             return turn
         return self._configured.made(turn.context_json, turn.config_json)[0]
 
-    def _run_config(
-        self, turn: TurnContext, before: str, progress: _Progress, run: Mapping[str, Any], more: Sequence[Any]
-    ) -> dict[str, Any]:
-        """Return the config of an interval: our keys, and the keys that a client's run may add."""
-        config, asked = _config(turn.thread_id, turn=turn, before=before, run=run), run.get("config") or {}
-        config |= {
-            name: asked[name] for name in ("recursion_limit", "tags", "run_name", "max_concurrency") if name in asked
-        }
+    def _run_config(self, turn: TurnContext, before: str, progress: _Progress, more: Sequence[Any]) -> dict[str, Any]:
+        """Return the config of an interval, without what a client's run adds."""
+        config = _config(turn.thread_id, turn=turn, before=before)
         if self._foreign:
-            config["configurable"] = (
-                self._configured.made(turn.context_json, turn.config_json)[1] | config["configurable"]
-            )
+            given = self._configured.made(turn.context_json, turn.config_json)[1]
+            config["configurable"] = given | config["configurable"]
         called = [*([progress.usage] if progress.usage is not None else []), *self._callbacks(turn.turn_id), *more]
         return config | ({"callbacks": called} if called else {})
 
@@ -574,15 +574,10 @@ class Engines:
             engine.flush()
 
 
-def _config(
-    thread_id: str, *, turn: TurnContext | None = None, before: str = "", run: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the run's config. Each checkpoint's metadata holds the turn and its grant, and a client's own keys."""
-    ours = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
-    ours |= {BEFORE: before} if before else {}
-    ours |= {name: json.dumps(run[name]) for name in stops.WHEN if run and run.get(name)}
-    given = {**((run or {}).get("config") or {}).get("metadata", {}), **((run or {}).get("metadata") or {})}
-    metadata = {key: value for key, value in given.items() if key not in {BEFORE, *stops.WHEN}} | ours
+def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:
+    """Return the run's config. Each checkpoint's metadata holds the turn and its grant."""
+    metadata = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
+    metadata |= {BEFORE: before} if before else {}
     return {"configurable": {"thread_id": thread_id}, "metadata": metadata}
 
 

@@ -1,4 +1,4 @@
-"""States of a graph as LangGraph's API has them: their schemas, clients' writes, and the turns of an imported state."""
+"""States of a graph as LangGraph's API has them: their schemas, and the turns of an imported state."""
 
 import base64
 import json
@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
-from langgraph.errors import InvalidUpdateError
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 from pydantic import BaseModel, TypeAdapter
@@ -18,10 +17,10 @@ from pydantic.errors import PydanticUserError
 from agent_runtime.graph.checkpointer.threads_file import PastTurn
 from agent_runtime.graph.engine import inputs
 from agent_runtime.graph.engine.engine import BEFORE
+from agent_runtime.graph.engine.history import KEPT
 from agent_runtime.model.words import shortened
-from turnkeeper.errors import InvalidInput, NotFound
 
-_OURS = frozenset({"grant", "turn_id", BEFORE})  # keys of a checkpoint's metadata that no client needs
+_OURS = frozenset({"grant", "turn_id", BEFORE, KEPT})  # keys of a checkpoint's metadata that no client needs
 _IMPORTED = "(imported)"  # the prompt of a thread that begins without one
 _WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of an entrypoint's result
 _MESSAGES = {"type": "array", "items": {"type": "object"}}
@@ -31,7 +30,7 @@ def to_json(value: Any) -> str:
     """Return a graph's value as JSON, in the form of LangGraph's API: a message becomes an object with its fields."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError):  # keys that are not strings, or a value that contains itself
+    except (TypeError, ValueError):  # keys that are no texts, or a value that contains itself
         return json.dumps(str(value))
 
 
@@ -154,37 +153,3 @@ def _outcome_of(values: Mapping[str, Any]) -> str:
     shown = {name: value for name, value in kept.items() if name != inputs.MESSAGES and not _is_empty(value)}
     found = whole if whole is not None else shown
     return shortened(json.dumps(inputs.as_json(found), ensure_ascii=False), inputs.LONGEST_OUTCOME) if found else ""
-
-
-async def write_state(graph: Any, config: Mapping[str, Any], asked: Mapping[str, Any], values_json: str) -> None:
-    """Write values into the newest state of a thread, or into the one that `asked` names, as a node of the graph.
-
-    The new checkpoint's metadata names the turn, which proves after a crash that the write was made. The steps that
-    follow from a write never run by themselves: the next turn brings the thread to its end first, as after any turn.
-
-    Args:
-        config: the thread, and the metadata of the new checkpoint.
-        asked: `as_node` and `checkpoint_id`; either may be missing.
-
-    Raises:
-        InvalidInput: the state has no such field, or the graph does not accept the write.
-        NotFound: the checkpoint is not kept.
-    """
-    values, checkpoint_id = json.loads(values_json or "{}"), asked.get("checkpoint_id") or ""
-    if checkpoint_id:
-        place = {**config["configurable"], "checkpoint_id": checkpoint_id}
-        if (await graph.aget_state({"configurable": place})).created_at is None:
-            raise NotFound(f"no checkpoint {checkpoint_id[:80]!r}", where="checkpoint_id")
-        config = {**config, "configurable": place}
-    fields = [name for name in graph.stream_channels_list if not name.startswith("__")]
-    if unknown := next((name for name in values if name not in fields), ""):
-        hint = f"it has {', '.join(sorted(fields))}"
-        raise InvalidInput(f"the graph's state has no field {unknown[:80]!r}", where="values", hint=hint)
-    as_node = asked.get("as_node") or None
-    if as_node is not None and as_node not in graph.nodes:
-        hint = f"one of {', '.join(sorted(graph.nodes))}"
-        raise InvalidInput(f"the graph has no node {as_node[:80]!r}", where="as_node", hint=hint)
-    try:
-        await graph.aupdate_state(config, values, as_node=as_node)
-    except InvalidUpdateError as error:
-        raise InvalidInput(str(error).split("\n")[0], where="as_node", hint="name the node that writes") from error

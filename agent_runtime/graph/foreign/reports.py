@@ -103,7 +103,7 @@ async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.Input
     at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}
     of_turn = {"turn_id": (end.metadata or {}).get("turn_id", "")}
     steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)]
-    begin = next((one for one in reversed(steps) if one.metadata.get("source") == "loop"), None)
+    begin = next((one for one in reversed(steps) if one.metadata.get("source") in {"fork", "loop"}), None)
     if begin is None:
         return "", False
     before, after = (one.checkpoint["channel_versions"] for one in (begin, steps[0]))

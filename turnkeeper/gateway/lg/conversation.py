@@ -111,7 +111,8 @@ def thread_of(
     Each approval has its own key, so clients that read only the first of a list see all approvals.
     """
     about = {"channel": thread.channel, "task": thread.task_name or None}
-    graph, given = {"graph_id": graph_id, "assistant_id": assistant_id}, json.loads(thread.metadata_json or "{}")
+    made, given = json.loads(thread.run_json or "{}").get("assistant_id"), json.loads(thread.metadata_json or "{}")
+    graph = {"graph_id": graph_id, "assistant_id": made or assistant_id}
     of_graph = given | graph if thread.turns else graph | given  # before its first turn, a thread has no graph
     at = {name: time_of(thread, name) for name in ("created_at", "updated_at")}
     return {

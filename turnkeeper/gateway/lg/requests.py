@@ -7,11 +7,11 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
-from turnkeeper.gateway.lg.conversation import is_uuid, shown
+from turnkeeper.gateway.lg.conversation import shown
 
 MODES = frozenset(
     {
@@ -35,7 +35,6 @@ RUN = frozenset(
         *("interrupt_before", "interrupt_after", "metadata"),
     }
 )
-_FORK = "the record of a thread is not forked: Edit and Regenerate are not offered"
 _CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "run_name": str, "metadata": dict}
 LONGEST_SHOWN = 4000  # characters of an input without a human message, in the conversation
 NOT_STREAMED = frozenset({"events", "lifecycle"})  # modes of which nothing is sent
@@ -107,7 +106,6 @@ def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, An
                 raise InvalidInput("is not a list of nodes", where=name, hint="give the nodes' names, or '*'")
             found[name] = nodes
     found |= {"metadata": body["metadata"]} if body.get("metadata") else {}
-    found |= {"assistant_id": body["assistant_id"]} if is_uuid(str(body.get("assistant_id"))) else {}
     config: dict[str, Any] = {}
     for name, value in (body.get("config") or {}).items():
         if name == "configurable" or value in (None, [], {}, ""):
@@ -135,7 +133,8 @@ class RunRequest:
         resume: `command.resume`.
         decides: whether `command.resume` is present; its value may be None.
         rejects: `goto` names the end: reject all pending approvals, as agent-chat-ui's "Mark as Resolved" asks.
-        checkpoint_id: the state that the client last saw; empty if the client does not say.
+        replays: there is neither an input nor a command: run the steps that follow from a state.
+        checkpoint_id: the state at which the run begins; empty for the newest.
         if_busy: reject or enqueue.
         options: `config_json` and `context_json`.
     """
@@ -148,6 +147,7 @@ class RunRequest:
     resume: Any = None
     decides: bool = False
     rejects: bool = False
+    replays: bool = False
     checkpoint_id: str = ""
     modes: frozenset[str] = frozenset({"values"})
     subgraphs: bool = False
@@ -165,7 +165,8 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
         cancel = "cancel the run first: runs.cancel(THREAD_ID, RUN_ID)"
         refuse("multitask_strategy", "a message cannot cancel a turn, and a turn's effects stay", cancel)
     command = _command(body.get("command"))
-    text, message_id, given = ("", "", {}) if command else _input(body.get("input"))
+    replays = not command and body.get("input") is None
+    text, message_id, given = ("", "", {}) if command or replays else _input(body["input"])
     modes = read_modes(body.get("stream_mode"))
     return RunRequest(
         assistant=_assistant(body),
@@ -176,6 +177,7 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
         resume=command.get("resume"),
         decides="resume" in command,
         rejects=command.get("goto") == "__end__",
+        replays=replays,
         checkpoint_id=_checkpoint(body),
         modes=modes,
         subgraphs=bool(body.get("stream_subgraphs")),
@@ -188,11 +190,9 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
 def read_write(body: Mapping[str, Any]) -> RunRequest:
     """Parse a request that writes values into a state. Raises InvalidInput."""
     refuse_options(body, {"values", "as_node", "checkpoint", "checkpoint_id"})
-    values, place = body.get("values"), body.get("checkpoint")
+    values = body.get("values")
     if not isinstance(values, dict) or not values:
         raise InvalidInput("is not an object with fields", where="values", hint="give the fields to write")
-    if isinstance(place, dict) and place.get("checkpoint_ns"):
-        refuse("checkpoint.checkpoint_ns", "the state of a subgraph is not written", "write the state of the graph")
     write = {"as_node": body.get("as_node"), "checkpoint_id": _checkpoint(body)}
     text = f"Write the state: {json.dumps(values, ensure_ascii=False)}"[:LONGEST_SHOWN]
     run = {"write": {name: value for name, value in write.items() if value}}
@@ -220,9 +220,6 @@ def _command(command: object) -> dict[str, Any]:
 
 def _input(given: object) -> tuple[str, str, dict[str, Any]]:
     """Return the text that shows an input, the id of its last human message, and the input."""
-    if given is None:
-        hint = "give input={…}, the fields of the graph's input, or command={'resume': …}"
-        raise InvalidInput("is missing", where="input", hint=hint)
     whole = given if isinstance(given, dict) else {"input": given}
     rest = {key: value for key, value in whole.items() if not (key == "context" and value == {})}
     text, message_id = shown(rest.get("messages"))
@@ -231,6 +228,9 @@ def _input(given: object) -> tuple[str, str, dict[str, Any]]:
 
 def _checkpoint(body: Mapping[str, Any]) -> str:
     given = body.get("checkpoint")
+    if isinstance(given, dict) and given.get("checkpoint_ns"):
+        what = "a state of a subgraph is neither written nor forked"
+        refuse("checkpoint.checkpoint_ns", what, "name a state of the graph")
     found = given.get("checkpoint_id") if isinstance(given, dict) else given
     config = body.get("config")
     configurable = config.get("configurable") if isinstance(config, dict) else None
@@ -241,10 +241,31 @@ def _checkpoint(body: Mapping[str, Any]) -> str:
     return found
 
 
-def check_newest(checkpoint_id: str, newest: str) -> None:
-    """Raise InvalidInput unless the state that a client last saw is the thread's newest state."""
-    if checkpoint_id and checkpoint_id != newest:
-        refuse("checkpoint", f"it is not the thread's newest, and {_FORK}", "load the thread again, then send")
+def forked(asked: RunRequest, newest: Mapping[str, Any], state: Mapping[str, Any]) -> RunRequest:
+    """Return a request whose turn begins at `state` of its thread, or at the newest state if that is the same one.
+
+    Raises:
+        InvalidInput: nothing can run from there without an input.
+    """
+    if not asked.replays:
+        fork = {"checkpoint_id": state["checkpoint_id"]} if state["checkpoint_id"] != newest["checkpoint_id"] else {}
+        return replace(asked, run={**asked.run, **fork})
+    if not state["checkpoint_id"]:
+        refuse_missing()
+    source = (state["metadata"] or {}).get("source")
+    if source == "update":
+        refuse("input", "no steps run after a write into the state", "give an input")
+    # A fork has the state of its parent. LangGraph adds no checkpoint at the beginning if the newest one is a fork, and
+    # without a checkpoint of its own a turn that is killed would begin anew.
+    place = state["parent_checkpoint_id"] if source == "fork" and state is newest else state["checkpoint_id"]
+    run = {**asked.run, "checkpoint_id": place, "replays": True}
+    return replace(asked, text="Run again from an earlier state", run=run)
+
+
+def refuse_missing() -> NoReturn:
+    """Refuse a request without an input, on a thread without a state. Raises InvalidInput."""
+    hint = "give input={…}, the fields of the graph's input, or command={'resume': …}"
+    raise InvalidInput("is missing", where="input", hint=hint)
 
 
 def read_modes(given: object) -> frozenset[str]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -25,7 +26,7 @@ _KEPT = "its record stays"
 
 
 class Started:
-    """The result of a request for a run: its thread, its turn, and the assistant's name or id."""
+    """The result of a request for a run: its thread, its turn, and the assistant's id."""
 
     def __init__(self, thread_id: str, turn_id: str, assistant: str) -> None:
         self.thread_id, self.turn_id, self.assistant = thread_id, turn_id, assistant
@@ -67,15 +68,26 @@ class Runs(lg.Handlers):
         """
         asked = requests.read_run(await self._api.completed(runtime, requests.checked(dict(body))))
         name, graph = await self._api.graph_of(runtime, asked.assistant)
-        name = asked.assistant if is_uuid(asked.assistant) else name
+        name = asked.assistant if is_uuid(asked.assistant) else lg.assistant_id(name)
+        asked = replace(asked, run={**asked.run, "assistant_id": name})
+        if asked.replays and not thread_id:
+            requests.refuse_missing()
         thread = await self._thread(runtime, thread_id, asked)
-        if asked.checkpoint_id:
-            newest = await self._api.state(runtime, thread.thread_id)
-            requests.check_newest(asked.checkpoint_id, newest["checkpoint_id"] or "")
+        if asked.replays or (asked.checkpoint_id and not (asked.decides or asked.rejects)):
+            asked = await self._forked(runtime, thread, asked)
         if asked.decides or asked.rejects:
             return Started(thread_id, await self._decide(who, runtime, thread_id, asked), name), asked
         sent = await self._send(who, runtime, thread, graph, asked, key)
         return Started(sent.thread_id, sent.turn_id, name), asked
+
+    async def _forked(self, runtime: Any, thread: wire.Thread, asked: requests.RunRequest) -> requests.RunRequest:
+        """Return a request that begins at an earlier state of its thread. Raises Conflict while an approval waits."""
+        newest = state = await self._api.state(runtime, thread.thread_id)
+        if asked.checkpoint_id and asked.checkpoint_id != newest["checkpoint_id"]:
+            state = await self._api.state(runtime, thread.thread_id, checkpoint_id=asked.checkpoint_id)
+        if thread.waiting and (asked.replays or state is not newest):
+            raise Conflict("the thread waits for a decision", where="checkpoint", hint="decide first")
+        return requests.forked(asked, newest, state)
 
     async def _thread(self, runtime: Any, thread_id: str, asked: requests.RunRequest) -> wire.Thread:
         """Return the named thread, or create one: clients ask for it before its turn has begun."""
@@ -85,7 +97,7 @@ class Runs(lg.Handlers):
             if thread_id:
                 return await self._api.thread(runtime, thread_id)
         except NotFound:
-            if asked.must_exist or asked.decides or asked.rejects:
+            if asked.must_exist or asked.decides or asked.rejects or asked.replays:
                 raise
         put = wire.PutThreadRequest(thread_id=thread_id, channel=self._api.channel)
         made: wire.Thread = await runtime.PutThread(put)
@@ -120,6 +132,7 @@ class Runs(lg.Handlers):
         place = who.key, thread.thread_id, graph
         about = json.dumps([*place, asked.input, asked.run, dict(asked.options)], sort_keys=True)
         name = f"{thread.thread_id}/{asked.message_id}" if asked.message_id else ""
+        name += f"/{about}" if name and "checkpoint_id" in asked.run else ""  # an edited message may keep its id
         id_ = self._api.once.id_of(about, key or name, who.key)
         request = wire.SendMessageRequest(
             channel=thread.channel or self._api.channel,
@@ -149,7 +162,8 @@ class Runs(lg.Handlers):
         asked = requests.read_write(body)
         if not thread.turns:
             raise InvalidInput("the thread has no graph yet", where="thread_id", hint="start a run first")
-        sent = await self._send(who, runtime, thread, "", asked, key)
+        made = {name: value for name, value in json.loads(thread.run_json or "{}").items() if name == "assistant_id"}
+        sent = await self._send(who, runtime, thread, "", replace(asked, run={**asked.run, **made}), key)
         followed = lg.Followed(runtime, self._api.gateway.clock, thread.thread_id, sent.turn_id)
         async with aclosing(followed.changes()) as changes:
             async for _ in changes:
@@ -172,8 +186,7 @@ class Runs(lg.Handlers):
     async def _run(self, runtime: Any, started: Started) -> dict[str, Any]:
         turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=started.turn_id))
         turn.thread_id = turn.thread_id or started.thread_id
-        named = started.assistant if is_uuid(started.assistant) else lg.assistant_id(started.assistant)
-        run = run_of(turn, named, run_id=started.turn_id)
+        run = run_of(turn, started.assistant, run_id=started.turn_id)
         if run["created_at"] is None:
             run["created_at"] = run["updated_at"] = self._api.now()
         return run

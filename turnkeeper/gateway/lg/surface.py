@@ -9,12 +9,16 @@ SURFACE = Surface(
     offers={
         "rpc": "agent_runtime.service.langgraph:LangGraph",
         "run-events": "agent_runtime.graph.engine.run_events:RunEvents",
-        "state-write": "agent_runtime.graph.engine.states:write_state",
+        "client-run": "agent_runtime.graph.engine.history:client_run",
+        "state-write": "agent_runtime.graph.engine.history:write_state",
+        "fork": "agent_runtime.graph.engine.history:fork",
+        "kept-states": "agent_runtime.graph.engine.history:kept_states",
         "threads-import-command": "agent_runtime.cli.thread_import:add",
     },
     also=(
         "agent_runtime.cli.thread_import",
         "agent_runtime.graph.checkpointer.threads_file",
+        "agent_runtime.graph.engine.history",
         "agent_runtime.graph.engine.run_events",
         "agent_runtime.graph.engine.states",
         "agent_runtime.service.assistants",
