@@ -19,7 +19,7 @@ from turnkeeper.gateway.lg.conversation import (
     thread_status,
     turn_statuses,
 )
-from turnkeeper.gateway.lg.requests import Once, check_newest, read_run
+from turnkeeper.gateway.lg.requests import Once, forked, read_run
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 RUN = ("pending", "running", "success", "error", "interrupted")
@@ -115,8 +115,8 @@ REFUSED = [
     ({"command": {"goto": "agent"}}, "command.goto"), ({"command": {"update": {"a": 1}}}, "command.update"),
     ({"config": {"recursion_limit": "5"}}, "config.recursion_limit"), ({"config": {"callbacks": [1]}}, "config.callbacks"),
     ({"stream_mode": "all"}, "stream_mode"),
-    ({"config": {"tags": [1]}}, "config.tags"), ({"assistant_id": ""}, "assistant_id"), ({"input": None}, "input"),
-    ({"unheard_of": 1}, "unheard_of"),
+    ({"config": {"tags": [1]}}, "config.tags"), ({"assistant_id": ""}, "assistant_id"),
+    ({"unheard_of": 1}, "unheard_of"), ({"checkpoint": {"checkpoint_ns": "a:b"}}, "checkpoint.checkpoint_ns"),
 ]  # fmt: skip
 
 
@@ -142,11 +142,31 @@ def test_ids_in_the_configuration_are_the_clients_own_and_the_rest_goes_along() 
     assert dict(read_run(BODY | {"config": config}).options) == {"config_json": '{"user": "ada"}'}
 
 
-def test_only_the_newest_state_of_a_thread_can_be_gone_on_from() -> None:
-    check_newest("turn-2", "turn-2")
-    check_newest("", "turn-2")
-    with pytest.raises(InvalidInput, match="not forked"):
-        check_newest("turn-1", "turn-2")
+def state(checkpoint_id: str | None, source: str = "loop", parent: str | None = None) -> dict[str, Any]:
+    return {"checkpoint_id": checkpoint_id, "parent_checkpoint_id": parent, "metadata": {"source": source}}
+
+
+def begins_at(asked: Any) -> Any:
+    return asked.run.get("checkpoint_id"), asked.run.get("replays", False)
+
+
+def test_a_run_begins_at_the_state_that_it_names_unless_that_is_the_newest() -> None:
+    newest, old, new = state("2"), state("1"), read_run(BODY)
+    again = read_run({"assistant_id": "a"})
+    assert begins_at(forked(new, newest, newest)) == (None, False)
+    assert begins_at(forked(new, newest, old)) == ("1", False)
+    assert begins_at(forked(again, newest, old)) == ("1", True)
+    assert begins_at(forked(again, newest, newest)) == ("2", True)
+    fork = state("3", source="fork", parent="2")
+    assert begins_at(forked(again, fork, fork)) == ("2", True), "a fork has the state of its parent"
+    assert begins_at(forked(again, newest, fork)) == ("3", True)
+
+
+@pytest.mark.parametrize("place", [state(None), state("2", source="update")], ids=["no state", "a write"])
+def test_without_an_input_nothing_runs_on_a_new_thread_or_after_a_write(place: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        forked(read_run({"assistant_id": "a"}), place, place)
+    assert (refused.value.where, bool(refused.value.hint)) == ("input", True)
 
 
 def test_what_may_have_been_done_has_the_same_id_when_it_is_sent_again() -> None:
