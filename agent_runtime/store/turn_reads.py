@@ -37,6 +37,15 @@ def get_turns(connection: Connection, turn_ids: Sequence[str]) -> list[model.Tur
     return [_turn(row) for row in connection.execute(query).mappings()]
 
 
+def last_answer(connection: Connection, of: Trigger) -> str:
+    """Return the last text of the newest other turn of a trigger's task that succeeded in its channel, or nothing."""
+    wanted = (turns.c.channel == of.channel, turns.c.task_id == of.task_id, turns.c.status == "succeeded")
+    query = select(turns.c.turn_id).where(*wanted, turns.c.turn_id != of.turn_id).order_by(turns.c.number.desc())
+    turn_id = connection.execute(query.limit(1)).scalar() or ""
+    said = [one.said for one in messages_of(connection, [turn_id])[turn_id] if one.said.role == "agent"]
+    return next((one.text for one in reversed(said) if one.text), "")
+
+
 def lock_turn(connection: Connection, turn_id: str) -> model.TurnRecord | None:
     """Return a turn, and prevent others from changing its decisions until this transaction ends."""
     return _turn_or_none(_TURN_LOCKED.first_dict(connection, turn_id=turn_id))

@@ -20,19 +20,21 @@ from agent_runtime.model.decide import UNFINISHED, Action, Decision, Facts, Posi
 from agent_runtime.model.lease import Fenced
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
-from agent_runtime.store.turn_reads import get_turn, is_cancelled, newest_on_thread
+from agent_runtime.store.turn_reads import get_turn, is_cancelled, last_answer, newest_on_thread
 from agent_runtime.store.turn_store import Finished, Store, Transcript
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
+from turnkeeper.config.json_text import as_data
 from turnkeeper.config.settings import NotifySettings, Settings
 from turnkeeper.errors import MachineTrouble, machine_trouble
 from turnkeeper.rpc.process import Failpoints
 
 LONGEST_NOTIFY_S = 30.0
 MOST_NOTIFYING = 8
+LONGEST_ANSWER = 24_000  # bytes of the last answer in a prompt
 Event = Literal["interrupt", "failure", "pause", "reminder", "expired"]
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LANG"),
@@ -233,10 +235,18 @@ class Turns:
         return True
 
     async def _start(self, item: Item, _decision: Decision, facts: Facts) -> bool:
-        trigger = self._engines.catalog.setup(_trigger(item), facts.newest)
+        trigger = self._engines.catalog.setup(await self._filled(_trigger(item)), facts.newest)
         turn = await self._told(trigger.turn_id, "start", self._store.begin(trigger))
         order = _input(turn, facts.newest.status if facts.newest else "", facts.thread.end)
         return await self._run(turn, order, "start")
+
+    async def _filled(self, trigger: Trigger) -> Trigger:
+        """Return a trigger with the last answer of its task in the prompt, if the runner left a place for it."""
+        place = f"{{{{last.answer of {trigger.task_id}}}}}"
+        if trigger.source != "fire" or place not in trigger.prompt:
+            return trigger
+        answer = as_data(await self._store.read(last_answer, trigger), LONGEST_ANSWER)
+        return replace(trigger, prompt=trigger.prompt.replace(place, answer))
 
     async def _told(self, turn_id: str, begin: str, write: Awaitable[TurnRecord]) -> TurnRecord:
         """Return the written turn; log that a turn is about to begin if the store delays the write."""
@@ -269,7 +279,7 @@ class Turns:
         return await self._run(turn, Answers(values=turn.answers), "resume")
 
     async def _resume_pause(self, item: Item, decision: Decision, facts: Facts) -> bool:
-        trigger = self._engines.catalog.setup(_trigger(item), facts.newest)
+        trigger = self._engines.catalog.setup(await self._filled(_trigger(item)), facts.newest)
         mark = await self._engines.of(trigger.graph).last_message(trigger.thread_id)
         resumed = self._store.resume_pause(trigger, decision.turn_id, decision.interrupts[0], mark)
         turn = await self._told(trigger.turn_id, "start", resumed)

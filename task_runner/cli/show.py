@@ -13,7 +13,7 @@ from task_runner.cli.client import NameArgument, complete_channel, complete_name
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.surfaces import offered
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.console.lists import columns
 from turnkeeper.console.unseen import from_words, in_words, plain
 from turnkeeper.errors import InvalidInput, Unreachable
@@ -93,12 +93,20 @@ def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -
         typer.echo(plain(f"{console.when(now)}  {told.change:<8} {name}  {state}  {next_}".rstrip()))
 
 
-def show(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
+def show(
+    name: NameArgument,
+    rendered: Annotated[
+        bool, typer.Option("--rendered", help="Only the prompt, with its variables as they would be now.")
+    ] = False,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
     """Show all fields of one task.
 
     Example: turnkeeper task show digest -o json
     """
-    show_task(runner().call(wire.GetTaskRequest(name=name)), output)
+    chosen = runner()
+    task = chosen.call(wire.GetTaskRequest(name=name))
+    required("prompt as it would be", chosen, task, output) if rendered else show_task(task, output)
 
 
 def show_task(task: Any, output: console.Output) -> None:

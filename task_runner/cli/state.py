@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from task_runner.cli.client import PROCESS, NameArgument, Runner, read_file, runner
+from task_runner.cli.client import PROCESS, NameArgument, Runner, read_file, runner, tags_of
 from task_runner.cli.rows import fire_row
 from task_runner.cli.show import show_change
 from turnkeeper import console
@@ -114,6 +114,10 @@ def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool)
 def run(
     name: NameArgument,
     wait: Annotated[bool, typer.Option(help="Wait until the turn ends or waits for you.")] = False,
+    prompt: Annotated[str, typer.Option(help="Another prompt, for this run.")] = "",
+    var: Annotated[list[str] | None, typer.Option(help="A value for this run, of {{ var.KEY }}: key=value.")] = None,
+    payload: Annotated[str, typer.Option(help="Another payload, for this run: a JSON object, or @FILE.")] = "",
+    input_: Annotated[str, typer.Option("--input", help="Another input of the graph, for this run.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> int:
     """Fire a task now, in addition to its schedule.
@@ -127,7 +131,11 @@ def run(
     if wait and not (chosen.serving or chosen.is_served_elsewhere()):
         hint = way_to(chosen.home, PROCESS)
         raise InvalidInput("no daemon runs, so the task would not fire", where="--wait", hint=hint)
-    fire = chosen.call(wire.RunTaskRequest(name=name, request_id=SystemEntropy().hex(12)))
+    texts = [read_file(text[1:]) if text.startswith("@") else text for text in (payload, input_)]
+    request = wire.RunTaskRequest(name=name, prompt=prompt, payload_json=texts[0], input_json=texts[1])
+    request.request_id = SystemEntropy().hex(12)
+    request.vars.update(tags_of(var or [], "--var"))
+    fire = chosen.call(request)
     if wait:
         fire = _follow(chosen, fire)
     row = fire_row(fire)

@@ -137,13 +137,14 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
 
 
 def _request(task: Task, event: model_events.Event, at_home: str) -> bytes:
-    """Return the frozen request of a fire: its task's request, with the event after the prompt."""
+    """Return the frozen request of a fire: its task's request, with the event in the prompt, or else after it."""
     request = runtime_wire.FireRequest.FromString(frozen_request(task, at_home))
     bare = replace(event, data_json="")
     # Only the author may pass on another task's answer. A task that an agent created receives none.
     is_open = task.definition.created_by is None or event.name != model_events.SUCCEEDED
     for each in (event, bare) if is_open else (bare,):
-        prompt = f"{request.prompt}\n\nEvent: {model_events.prompt_line(each)}"
+        prompt = offered("prompt with an event", request.prompt, each) if "{{" in request.prompt else ""
+        prompt = prompt or f"{request.prompt}\n\nEvent: {model_events.prompt_line(each)}"
         if len(prompt.encode()) <= _LONGEST_PROMPT:
             request.prompt = prompt
             break

@@ -17,6 +17,7 @@ from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.planner.schedule import timetable_of
 from task_runner.store.rows import STOPPED, Key, Outgoing
 from task_runner.store.store import Session
+from turnkeeper.config.surfaces import offered
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -69,6 +70,8 @@ def complete(request: wire.FireRequest, fire: Fire) -> wire.FireRequest:
     request.catch_up.policy, request.catch_up.count = fire.policy.value, fire.count
     _set(request.catch_up.first_nominal_at, fire.first_at)
     _set(request.catch_up.last_nominal_at, fire.last_at)
+    if "{{" in request.prompt:
+        request.prompt = offered("prompt as sent", request, fire) or request.prompt
     return request
 
 

@@ -16,6 +16,7 @@ from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
 from task_runner.service.task_spec import MOST_PER_AGENT, Defaults, as_loop, parse_spec
 from task_runner.store.store import Session
+from turnkeeper.config.surfaces import required
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 from turnkeeper.times import parse_rfc3339, rfc3339
@@ -252,8 +253,14 @@ def _go_on(session: Session, task: Task, now: datetime, *, replay: bool) -> Chan
     return Changed(task=_snapshot(session, task.id).task, events=events)
 
 
-def run_now(session: Session, name: str, request_id: str, now: datetime) -> tuple[Fire, list[LogRecord], Task]:
-    """Commit a manual fire. If the request is repeated, return the same fire."""
+def run_now(
+    session: Session, name: str, request_id: str, now: datetime, asked: wire.RunTaskRequest | None = None
+) -> tuple[Fire, list[LogRecord], Task]:
+    """Commit a manual fire. If the request is repeated, return the same fire.
+
+    Args:
+        asked: the request, if it gives a prompt, an input or values for this fire.
+    """
     task = find_living(session, name)
     existing = session.fires.by_request(task.id, request_id)
     if existing is not None:
@@ -264,7 +271,8 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
         )
     manual = {"kind": FireKind.MANUAL, "request_id": request_id, "due_at": now}
     fire = requested(task, now.replace(microsecond=0), f"~m{request_id}", now, **manual)
-    written = session.fires.add(fire, planning.frozen_request(task, session.at_home))
+    given = task if asked is None else replace(task, definition=required("a run as asked", task.definition, asked))
+    written = session.fires.add(fire, planning.frozen_request(given, session.at_home))
     return written, [committed(written)], task
 
 

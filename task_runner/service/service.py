@@ -13,7 +13,6 @@ from typing import Any
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
-from task_runner.model.words import read_line
 from task_runner.planner.budgets import HOURLY
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
@@ -243,11 +242,14 @@ class Service:
         self._record(await self._store.change(lambda session: changes.end_ephemeral(session, now)))
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
-        """Commit a manual fire."""
+        """Commit a manual fire. Raises InvalidInput for a value that its prompt or its graph does not take."""
         request_id = model.check_request_id(request.request_id or self._entropy.hex(12))
-        now = self._clock.now()
+        now, asked = self._clock.now(), None
+        if request.vars or request.prompt or request.payload_json or request.input_json:
+            asked, task = request, await self._store.read(lambda session: changes.find_living(session, request.name))
+            await self._names.check(set(), set(), required("a run as asked", task.definition, request))
         fire, events, task = await self._store.change(
-            lambda session: changes.run_now(session, request.name, request_id, now)
+            lambda session: changes.run_now(session, request.name, request_id, now, asked)
         )
         self._record(events)
         return show_fire(fire, task.definition.name)
@@ -439,7 +441,7 @@ def _worded(request: wire.CreateTaskRequest) -> wire.CreateTaskRequest:
         return request
     if not request.loop:
         raise InvalidInput("are for a loop", where="words", hint="give the fields of the spec")
-    said, whole = read_line(request.words), wire.CreateTaskRequest()
+    said, whole = required("words of a loop", request.words), wire.CreateTaskRequest()
     whole.CopyFrom(request)
     setattr(whole.spec, said.kind, said.schedule or True)
     whole.spec.prompt = said.prompt

@@ -21,7 +21,7 @@ from task_runner.timetable import parse_cron, parse_every, zone
 from turnkeeper.bus.envelope import check_text as check_envelope_text
 from turnkeeper.config.home import check_agent
 from turnkeeper.config.json_text import check_configurable, read_object
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -96,6 +96,7 @@ def parse_spec(
     if definition.start_at and definition.end_at and definition.end_at <= definition.start_at:
         raise InvalidInput("must be later than start_at", where="end_at")
     _check_approvals(definition)
+    offered("variables of a prompt", definition)
     timetable_of(definition)
     return definition
 

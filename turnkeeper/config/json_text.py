@@ -2,6 +2,7 @@
 
 import json
 import math
+import unicodedata
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
@@ -44,6 +45,23 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
     return found
 
 
+def as_data(value: Any, longest: int) -> str:
+    """Return a value as one line of JSON for a prompt, in which it opens no wrapper and no variable.
+
+    A text is cut so that the line has at most `longest` bytes. Any other value that is longer becomes null.
+    """
+    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # Two opening braces stand only within a text: in JSON, a quote or a closing brace follows an opening one.
+    line = "".join(map(_plain, line)).replace("{{", "{\\u007b").replace("<", "\\u003c")
+    if len(line.encode()) <= longest:
+        return line
+    return (
+        as_data(value[: len(value) * longest // (len(line.encode()) + 1)], longest)
+        if isinstance(value, str)
+        else "null"
+    )
+
+
 def is_reserved(name: str) -> bool:
     """Return True if Turnkeeper or LangGraph sets this key of `configurable`. Callers may not set it."""
     return name in _RESERVED or name.startswith(_RESERVED_STARTS)
@@ -57,6 +75,13 @@ def check_configurable(found: dict[str, Any], where: str) -> dict[str, Any]:
     if reserved := next(filter(is_reserved, found), ""):
         raise InvalidInput(f"{reserved[:80]!r} is set by Turnkeeper or LangGraph", where=where, hint="leave it out")
     return found
+
+
+def _plain(character: str) -> str:
+    """Escape a character that a reader does not see, or that is another spelling of one or more characters."""
+    if character.isprintable() and unicodedata.normalize("NFKC", character) == character:
+        return character
+    return json.dumps(character)[1:-1]
 
 
 def _read(text: str, where: str) -> Any:

@@ -215,7 +215,8 @@ def read_crontab(text: str) -> Carried:
         if given:
             left.append((number, "the text after %, which is the command's input"))
         spec = wire.TaskSpec(name=_name(command, names), cron=cron)
-        spec.prompt = f"Run this command and report what it says:\n\n{command}"
+        told = command.replace("{{", "\\{{")  # two braces of a command are no variable
+        spec.prompt = f"Run this command and report what it says:\n\n{told}"
         if timezone:
             spec.timezone = timezone
         specs.append((number, spec))

@@ -10,15 +10,17 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from task_runner.cli import rows as texts
-from task_runner.cli.client import NameArgument, all_tasks, complete_name, runner
+from task_runner.cli.client import NameArgument, Runner, all_tasks, complete_name, runner
 from task_runner.cli.rows import column, instant, time_column, time_of
 from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
-from turnkeeper.config.surfaces import offered
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.surfaces import offered, required
+from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.times import EPOCH, parse_duration, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -43,6 +45,31 @@ def explain(
         "fire": texts.fire_row(answer.fire) if answer.HasField("fire") else None,
     }
     console.show_record(row, output, name_key="verdict", lines=[])
+
+
+def show_prompt(chosen: Runner, task: wire.Task, output: console.Output) -> bool:
+    """Print the prompt of a task as its next fire would send it. Values of events stay variables."""
+    away = list[str]()
+
+    def answer(name: str) -> str:
+        fires = chosen.call(wire.ListFiresRequest(name=name, outcome="succeeded", limit=1)).fires
+        try:
+            channel = chosen.call(wire.GetTaskRequest(name=name)).spec.channel
+            return chosen.answer_of(fires[0].turn_id, channel) if fires else ""
+        except TurnkeeperError as error:
+            away.append(f"the last answer of {name} is not known now: {error}")
+            return ""
+
+    at = texts.time(task, "next_fire_at") or rfc3339(SystemClock().now())
+    text = required("rendered prompt", task.spec.prompt, task, at, answer)
+    row = {"name": task.spec.name, "at": at, "prompt": text}
+    if output in {console.Output.TABLE, console.Output.WIDE}:
+        typer.echo(plain(text))
+    else:
+        console.show_record(row, output, name_key="name", lines=[])
+    for note in away:
+        console.note(note)
+    return True
 
 
 def simulate(

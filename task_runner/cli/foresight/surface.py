@@ -13,6 +13,7 @@ SURFACE = Surface(
     name="foresight",
     subcommands={"task": commands_in("task_runner.cli.foresight", {Panel.LOOK: _LOOK, Panel.FIRE: _FIRE})},
     offers={
+        "prompt as it would be": "task_runner.cli.foresight.commands:show_prompt",
         "ExplainFire": "task_runner.service.explain:explain",
         "Simulate": "task_runner.service.simulate:answer",
         "BackfillTask": "task_runner.service.backfill:backfill",

@@ -11,6 +11,10 @@ SURFACE = Surface(
     name="loops",
     place=51,
     commands={"loop": _LOOP},
-    offers={"loops": "agent_runtime.tools.loops:Loops", "loop-tools": "agent_runtime.tools.loops:loop_tools"},
-    also=("agent_runtime.tools.loops",),
+    offers={
+        "loops": "agent_runtime.tools.loops:Loops",
+        "loop-tools": "agent_runtime.tools.loops:loop_tools",
+        "words of a loop": "task_runner.model.words:read_line",
+    },
+    also=("agent_runtime.tools.loops", "task_runner.model.words"),
 )

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+from task_runner.dispatcher.flows.prompts import LONGEST, names_before
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.events import SUCCEEDED, Event
 from task_runner.model.task import Outcome, Task, thread_of
@@ -17,10 +18,8 @@ from task_runner.store.store import Session, Store
 from turnkeeper.errors import NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-LONGEST = 24_000  # bytes of all answers in the data of one event
 NEWEST_TURNS = 20  # of a thread; a turn that has just ended is among them
 _ENDED = frozenset({wire.TurnEvent.SUCCEEDED, wire.TurnEvent.SILENT, wire.TurnEvent.DELIVERED})
-_AFTER = "after="
 
 
 class Source(NamedTuple):
@@ -32,8 +31,7 @@ class Source(NamedTuple):
 
 def before(task: Task) -> Sequence[str]:
     """Return the names of the tasks that a task follows; empty if it follows none by `after`."""
-    filters = task.definition.on.filters if task.definition.on is not None else ()
-    return next((text.removeprefix(_AFTER).split(",") for text in filters if text.startswith(_AFTER)), [])
+    return names_before(task.definition.on.filters if task.definition.on is not None else ())
 
 
 def is_whole(session: Session, task: Task, event: Event) -> bool:

@@ -92,7 +92,7 @@ def _change(spec: wire.TaskSpec, body: Mapping[str, Any]) -> None:
             spec.end_at = _text(body, "end_time")
     if body.get("input") is not None:
         given = _object(body, "input")
-        spec.prompt = _only_text(given.get("messages"))
+        spec.prompt = _only_text(given.get("messages")).replace("{{", "\\{{")  # a client's text has no variables
         rest = {key: value for key, value in given.items() if key != "messages" or not spec.prompt}
         spec.input_json = json.dumps(rest, ensure_ascii=False) if rest else ""
     if strategy := body.get("multitask_strategy"):
@@ -180,7 +180,7 @@ def cron_of(task: wire.Task, assistant_id: str) -> dict[str, Any]:
     """Return a task as a cron; if the task has no cron expression, the schedule is text for people."""
     spec, metadata = task.spec, metadata_of(task)
     thread_id = spec.thread_id if spec.thread_id not in {"", "each"} else None
-    said = {"messages": [{"role": "user", "content": spec.prompt}]} if spec.prompt else {}
+    said = {"messages": [{"role": "user", "content": spec.prompt.replace("\\{{", "{{")}]} if spec.prompt else {}
     said |= json.loads(spec.input_json or "{}")
     payload = {
         "assistant_id": assistant_id,

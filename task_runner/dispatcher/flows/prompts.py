@@ -1,0 +1,206 @@
+"""Variables in the prompts of tasks, such as `{{ time }}`, `{{ event.data.ref }}` and `{{ var.city or "Rome" }}`.
+
+A value that the author did not write is one JSON value on one line, so that it stays data. Values come in three steps:
+
+- When a fire is committed: its event, the answers of other tasks, and what `task run --var` gives.
+- When the fire is sent: its times, and null for what it lacks. A fire that is sent again has the same prompt.
+- When its turn begins, in the agent runtime: the last answer of the task.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from task_runner.model.events import LARGEST_DATA, SUCCEEDED, Event, data_of, prompt_line
+from task_runner.model.task import HOSTED, Definition, Fire, replace
+from task_runner.timetable import zone
+from turnkeeper.config.json_text import as_data, read_object
+from turnkeeper.errors import InvalidInput
+from turnkeeper.times import parse_rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
+from turnkeeper.v1 import schedules_pb2 as wire
+
+MOST = 20  # variables in one prompt
+LAST = "last.answer"
+LONGEST = 24_000  # bytes of all answers in the data of one event
+_AFTER = "after="
+_PLAIN = ("time", "date", LAST)
+_LONGEST_VALUE = 10_000
+_LONGEST_PROMPT = 256 << 10
+_NAME = r"[A-Za-z_][A-Za-z0-9_.-]{0,99}"
+_DEFAULT = r"[ \t]+or[ \t]+(\"[^\"\\{}\n]*\")"
+_OPEN = re.compile(r"(\\?)\{\{(?:[ \t]*(" + _NAME + ")(?:" + _DEFAULT + r")?[ \t]*\}\})?", re.ASCII)
+_PLAINLY = r"write \{{ for two braces"
+
+
+class Variable(NamedTuple):
+    """One variable of a prompt, with the value that it has if nothing else gives one, as JSON."""
+
+    name: str
+    default: str
+
+
+def check(definition: Definition) -> None:
+    """Raise InvalidInput if the prompt of a task has an unknown variable, or one that its fires cannot have."""
+    found = [_variable(match) for match in _OPEN.finditer(definition.prompt) if not match[1]]
+    if len(found) > MOST:
+        raise InvalidInput(f"has {len(found)} variables; the limit is {MOST}", where="prompt")
+    for variable in found:
+        if why := _refused(variable, definition):
+            raise InvalidInput(f"{{{{ {variable.name} }}}} {why}", where="prompt", hint=_hint(definition))
+
+
+def with_event(prompt: str, event: Event) -> str:
+    """Return a prompt with the values of an event. Empty if the prompt has no variable for them."""
+    said = json.loads(prompt_line(event))
+    data = data_of(event)
+    answers = data.get("answers") or {event.task_name: data.get("answer")}
+
+    def value(name: str) -> Any:
+        head, _, rest = name.partition(".")
+        if head == "event":
+            return _looked_up(said, rest) if rest else said
+        if head == "answers" and event.name == SUCCEEDED:
+            return answers.get(rest)
+        return data.get("answer") if name == "answer" and event.name == SUCCEEDED else None
+
+    def text(one: Variable) -> str | None:
+        found = value(one.name) if _is_of_event(one.name) else None
+        said = as_data(found, LARGEST_DATA) if found is not None else one.default
+        return said if _is_of_event(one.name) else None
+
+    filled = _filled(prompt, text)
+    return "" if filled == prompt else filled
+
+
+def as_asked(definition: Definition, request: wire.RunTaskRequest) -> Definition:
+    """Return a task's definition for one run, with the prompt, the input and the values that the request gives.
+
+    Raises InvalidInput if the prompt has no such variable, or a value is not valid.
+    """
+    asked = definition
+    if request.prompt.strip():
+        if len(request.prompt.encode("utf-8", "replace")) > _LONGEST_PROMPT:
+            raise InvalidInput(f"is longer than {_LONGEST_PROMPT} bytes", where="prompt")
+        asked = replace(asked, prompt=request.prompt)
+        check(asked)
+    if text := request.payload_json:
+        asked = replace(asked, payload_json=_object(text, "payload"))
+    if text := request.input_json:
+        asked = replace(asked, input_json=_object(text, "input"))
+    known = {one.name.removeprefix("var.") for one in variables(asked.prompt) if one.name.startswith("var.")}
+    for name, text in request.vars.items():
+        if name not in known:
+            hint = f"it has: {', '.join(sorted(known))}" if known else 'write {{ var.NAME or "DEFAULT" }} in the prompt'
+            raise InvalidInput(f"the prompt has no {{{{ var.{name[:60]} }}}}", where="--var", hint=hint)
+        if len(text) > _LONGEST_VALUE:
+            raise InvalidInput(f"{name} is longer than {_LONGEST_VALUE} characters", where="--var")
+    given = {f"var.{name}": as_data(text, LARGEST_DATA) for name, text in request.vars.items()}
+    return replace(asked, prompt=_filled(asked.prompt, lambda one: given.get(one.name)))
+
+
+def completed(request: runtime_wire.FireRequest, fire: Fire) -> str:
+    """Return the prompt of a fire as it is sent, each time the same. The runtime fills in the marks of last answers."""
+    at = fire.nominal_at.astimezone(zone(request.timezone or "UTC"))
+    known = {"time": at.isoformat(timespec="seconds"), "date": at.date().isoformat(), LAST: mark(request.task_id)}
+    prompt = _filled(request.prompt, lambda one: known.get(one.name, one.default) if _is_known(one.name) else None)
+    return _OPEN.sub(lambda match: match[0][1:] if match[1] else match[0], prompt)
+
+
+def mark(task_id: str) -> str:
+    """Return the text in a sent prompt that stands for the last answer of a task.
+
+    No value contains it, since values have no two braces in a row.
+    """
+    return f"{{{{{LAST} of {task_id}}}}}"
+
+
+def names_before(filters: Iterable[str]) -> Sequence[str]:
+    """Return the names of tasks in the filter `after=a,b`; empty without one."""
+    return next((text.removeprefix(_AFTER).split(",") for text in filters if text.startswith(_AFTER)), [])
+
+
+def variables(prompt: str) -> Iterator[Variable]:
+    """Yield the known variables of a prompt, in order."""
+    return (_variable(match) for match in _OPEN.finditer(prompt) if not match[1] and match[2])
+
+
+def rendered(prompt: str, task: Any, at: str, answer: Callable[[str], str]) -> str:
+    """Return the prompt of a task with the values as they would be now. Values of events stay variables.
+
+    Args:
+        at: the time of the fire, in RFC 3339.
+        answer: returns the last answer of the task with a name.
+    """
+    here = parse_rfc3339(at).astimezone(zone(task.spec.timezone))
+    times = {"time": here.isoformat(timespec="seconds"), "date": here.date().isoformat()}
+    sources = {LAST: task.spec.name, **{f"answers.{name}": name for name in names_before(task.spec.filters)}}
+
+    def value(one: Variable) -> str | None:
+        if one.name in sources:
+            return as_data(answer(sources[one.name]), LONGEST)
+        return times.get(one.name, one.default if one.name.startswith("var.") else None)
+
+    return _OPEN.sub(lambda match: match[0][1:] if match[1] else match[0], _filled(prompt, value))
+
+
+def _filled(prompt: str, value: Callable[[Variable], str | None]) -> str:
+    """Replace the variables for which `value` returns a text."""
+
+    def text(match: re.Match[str]) -> str:
+        said = None if match[1] or not match[2] else value(_variable(match))
+        return match[0] if said is None else said
+
+    return _OPEN.sub(text, prompt)
+
+
+def _object(text: str, where: str) -> str:
+    found = read_object(text, where=where, longest=_LONGEST_PROMPT)
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _variable(match: re.Match[str]) -> Variable:
+    if not match[2]:
+        near = match.string[match.start() : match.start() + 40].splitlines()[0]
+        raise InvalidInput(f"{near!r} is not a variable", where="prompt", hint=f"write {{{{ NAME }}}}, or {_PLAINLY}")
+    return Variable(match[2], as_data(json.loads(match[3]), _LONGEST_VALUE) if match[3] else "null")
+
+
+def _is_of_event(name: str) -> bool:
+    return name.partition(".")[0] in {"event", "answer", "answers"}
+
+
+def _is_known(name: str) -> bool:
+    return name in _PLAIN or _is_of_event(name) or name.startswith("var.")
+
+
+def _refused(variable: Variable, definition: Definition) -> str:
+    """Return why a task cannot have a variable. Empty if it can."""
+    name, before = variable.name, names_before(definition.on.filters if definition.on else ())
+    if name == LAST and not HOSTED.fullmatch(definition.agent):
+        return "is not known for an agent in a terminal"
+    if name == "event" or name.startswith("event."):
+        return "" if definition.on else "needs a task that fires for an event: --on"
+    if name == "answer" or name.startswith("answers."):
+        follows = name.removeprefix("answers.") in before if name != "answer" else bool(before)
+        return "" if follows else "needs a task that follows that one: --after"
+    if name.startswith("var."):
+        needs = f'needs a value for fires of the schedule: {{{{ {name} or "DEFAULT" }}}}'
+        return "" if variable.default != "null" else needs
+    return "" if name in _PLAIN else "is not a variable"
+
+
+def _hint(definition: Definition) -> str:
+    known = [*_PLAIN, 'var.NAME or "DEFAULT"', *(["event.KEY"] if definition.on else [])]
+    known += [f"answers.{name}" for name in names_before(definition.on.filters if definition.on else ())]
+    return f"there are {', '.join(known)}; {_PLAINLY}"
+
+
+def _looked_up(data: Any, key: str) -> Any:
+    head, dot, rest = key.partition(".")
+    if not isinstance(data, dict):
+        return None
+    if key in data:
+        return data[key]
+    return _looked_up(data.get(head), rest) if dot else None
