@@ -26,7 +26,7 @@ test-clients: $(READY)  ## The page in Chromium, and LangGraph's JavaScript SDKs
 test-postgres: $(READY)  ## The tests of the stores, on a PostgreSQL server that they start.
 	@$(BIN)/python -m pytest -n 3 --database postgres $(PYTEST_ARGS)
 
-test-langgraph-suite: $(READY)  ## The integration suite of LangGraph's SDK, unmodified, against /lg: make test-services downloads it.
+test-langgraph-suite: $(READY)  ## The suites of LangGraph's SDK and of aegra, unmodified, against /lg: make test-services downloads them.
 	@$(BIN)/python -m tests.langgraph_suite $(PYTEST_ARGS)
 
 check: $(READY) protos-check docs  ## Format, lint, import contracts, types, generated code, the site.
@@ -73,7 +73,7 @@ protos: $(READY)  ## Generate the stubs of the contract into turnkeeper/v1.
 protos-check: protos  ## The committed stubs are what the contract generates.
 	@git diff --exit-code --stat -- turnkeeper/v1 || (echo "the stubs differ from the contract: commit what make protos wrote" && false)
 
-test-services: $(READY)  ## Install the optional real servers that some tests use (Debian), and download LangGraph's suite.
+test-services: $(READY)  ## Install the optional real servers that some tests use (Debian), and download the suites of LangGraph's SDK and aegra.
 	@tests/install_services.sh
 	@tests/langgraph_suite/download.sh
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 
 from agent_runtime.graph.engine.engine import Engine
 from agent_runtime.graph.engine.states import no_state, schemas_of, state_of, to_json
@@ -14,7 +14,7 @@ from agent_runtime.service.assistants import drop_assistant, list_assistants, pu
 from agent_runtime.service.servicer import Runtime
 from agent_runtime.service.thread_records import LARGEST_METADATA, get_thread, is_within
 from agent_runtime.service.threads import ThreadImport
-from agent_runtime.store.schema import thread_records
+from agent_runtime.store.schema import keys, thread_records
 from agent_runtime.store.turn_reads import bearing_on_thread, get_turn, newest_on_thread
 from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import Conflict, NotFound
@@ -95,6 +95,20 @@ class LangGraph:
                 if len(found) >= limit:
                     break
         return wire.ListStatesResponse(states_json=found)
+
+    async def ListWaitingRuns(self, request: wire.ListWaitingRunsRequest, _context: Any) -> wire.ListTurnsResponse:
+        """Return the messages that wait on a thread, for its queue or for a decision, as turns; the newest first."""
+        queued = [one for one in self._runtime.mailboxes.queued() if one.thread_id == request.thread_id]
+        kept = select(keys.c.turn_id, keys.c.thread_id).order_by(keys.c.at_us)
+        kept = kept.where(keys.c.thread_id == request.thread_id, keys.c.became == "kept")
+
+        def look(connection: Connection) -> list[wire.Turn]:
+            told = [wire.Turn(status="kept", **row) for row in connection.execute(kept).mappings()]
+            waiting = (one for one in queued if get_turn(connection, one.turn_id) is None)
+            return [*told, *(to_message(wire.Turn, one, status="accepted") for one in waiting)]
+
+        found = {turn.turn_id: turn for turn in await self._store.read(look)}
+        return wire.ListTurnsResponse(turns=[*found.values()][::-1], total=len(found))
 
     async def WatchRun(self, request: wire.WatchRunRequest, context: Any) -> AsyncIterator[wire.RunEvent]:
         """Send a thread's recorded run events, then new ones live; for a turn without events here, send its state.

@@ -87,9 +87,9 @@ RULES = Rules(
         {
             *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "GetThread", "ListChannels", "GetConversation"),
             *("WatchConversation", "ListInterrupts", "ListExceptions", "ListCandidates", "ListCategories"),
-            *("ListGraphs", "DescribeGraph", "ListAssistants", "GetState", "ListStates", "WatchRun", "ListPages"),
+            *("ListGraphs", "DescribeGraph", "ListAssistants", "GetState", "ListStates", "WatchRun"),
             *("GetPage", "GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
-            *("ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
+            *("ListPages", "ListWaitingRuns", "ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
         }
     ),
     acts={

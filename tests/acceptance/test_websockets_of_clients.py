@@ -103,7 +103,7 @@ def test_what_is_no_command_is_refused_and_the_socket_stays_open(lg: Lg) -> None
             assert json.loads(socket.recv(timeout=60))["type"] == "error", text
         assert start(lg, socket)["type"] == "success"
     with opened(lg, "unknown") as socket:
-        assert "no thread" in send(socket, "subscription.subscribe", channels=CHANNELS)["message"]
+        assert "not found" in send(socket, "subscription.subscribe", channels=CHANNELS)["message"]
 
 
 def test_a_frame_that_is_too_large_ends_the_socket(lg: Lg) -> None:

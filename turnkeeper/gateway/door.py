@@ -11,6 +11,7 @@ import html
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -29,7 +30,7 @@ LARGEST_BODY = 4 << 20
 BODY_S = 30.0
 NAME = "turnkeeper.localhost"
 PLAIN_HOSTS = ("127.0.0.1", "localhost")
-PUBLIC = {"/", "/ui/login", "/lg/ok", "/lg/info"}
+PUBLIC = {"/", "/ui/login", "/lg/ok", "/lg/health", "/lg/info"}
 STATIC = "/ui/static/"
 PAGE_KEY = "x-turnkeeper-page"
 FIELD = "page_key"
@@ -275,7 +276,8 @@ def _refusal(path: str, refused: HTTPException) -> Response:
     # The rest of an unread body is not awaited.
     headers = {"connection": "close"} if refused.status_code in {408, 413} else {}
     if surface_of(path) != "web":
-        return JSONResponse({"detail": refused.detail}, refused.status_code, headers)
+        name = HTTPStatus(refused.status_code).name.lower()
+        return JSONResponse({"detail": refused.detail, "error": name}, refused.status_code, headers)
     alert = f"<p role=alert>{html.escape(refused.detail)}</p>"
     return HTMLResponse(plain_page("Turnkeeper", alert), refused.status_code, headers)
 

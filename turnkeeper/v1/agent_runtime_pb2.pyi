@@ -2776,6 +2776,25 @@ class ListAssistantsResponse(_message.Message):
 Global___ListAssistantsResponse: _TypeAlias = ListAssistantsResponse  # noqa: Y015
 
 @_typing.final
+class ListWaitingRunsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["thread_id", b"thread_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWaitingRunsRequest: _TypeAlias = ListWaitingRunsRequest  # noqa: Y015
+
+@_typing.final
 class WithdrawThreadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

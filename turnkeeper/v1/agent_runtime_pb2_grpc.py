@@ -174,6 +174,11 @@ class AgentRuntimeStub(object):
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesRequest.SerializeToString,
                 response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesResponse.FromString,
                 _registered_method=True)
+        self.ListWaitingRuns = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListWaitingRuns',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListWaitingRunsRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListTurnsResponse.FromString,
+                _registered_method=True)
         self.WithdrawThread = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/WithdrawThread',
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.SerializeToString,
@@ -490,6 +495,13 @@ class AgentRuntimeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListWaitingRuns(self, request, context):
+        """The runs of a thread that wait in its queue, newest first: they have no turn yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WithdrawThread(self, request, context):
         """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
         is not over.
@@ -783,6 +795,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.ListStates,
                     request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesRequest.FromString,
                     response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesResponse.SerializeToString,
+            ),
+            'ListWaitingRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWaitingRuns,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListWaitingRunsRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListTurnsResponse.SerializeToString,
             ),
             'WithdrawThread': grpc.unary_unary_rpc_method_handler(
                     servicer.WithdrawThread,
@@ -1656,6 +1673,33 @@ class AgentRuntime(object):
             '/turnkeeper.v1.AgentRuntime/ListStates',
             turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesRequest.SerializeToString,
             turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWaitingRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListWaitingRuns',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.ListWaitingRunsRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.ListTurnsResponse.FromString,
             options,
             channel_credentials,
             insecure,

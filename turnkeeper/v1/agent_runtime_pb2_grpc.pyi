@@ -92,6 +92,8 @@ class AgentRuntimeStub:
     """The state of a thread in its graph, as LangGraph's API has it."""
     ListStates: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListStatesRequest, _agent_runtime_pb2.ListStatesResponse]
     """The states of a thread, newest first."""
+    ListWaitingRuns: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListWaitingRunsRequest, _agent_runtime_pb2.ListTurnsResponse]
+    """The runs of a thread that wait in its queue, newest first: they have no turn yet."""
     WithdrawThread: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.WithdrawThreadRequest, _agent_runtime_pb2.Thread]
     """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
     is not over.
@@ -194,6 +196,8 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     """The state of a thread in its graph, as LangGraph's API has it."""
     ListStates: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListStatesRequest, _agent_runtime_pb2.ListStatesResponse]  # type: ignore[assignment]
     """The states of a thread, newest first."""
+    ListWaitingRuns: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListWaitingRunsRequest, _agent_runtime_pb2.ListTurnsResponse]  # type: ignore[assignment]
+    """The runs of a thread that wait in its queue, newest first: they have no turn yet."""
     WithdrawThread: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.WithdrawThreadRequest, _agent_runtime_pb2.Thread]  # type: ignore[assignment]
     """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
     is not over.
@@ -461,6 +465,14 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.ListStatesResponse, _abc.Awaitable[_agent_runtime_pb2.ListStatesResponse]]:
         """The states of a thread, newest first."""
+
+    @_abc_1.abstractmethod
+    def ListWaitingRuns(
+        self,
+        request: _agent_runtime_pb2.ListWaitingRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListTurnsResponse, _abc.Awaitable[_agent_runtime_pb2.ListTurnsResponse]]:
+        """The runs of a thread that wait in its queue, newest first: they have no turn yet."""
 
     @_abc_1.abstractmethod
     def WithdrawThread(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from langgraph.errors import InvalidUpdateError
-from langgraph.types import StateSnapshot
+from langgraph.types import StateSnapshot, StateUpdate
 
 from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.engine import stops
@@ -65,7 +65,8 @@ async def write_state(graph: Any, config: Mapping[str, Any], run_json: str, valu
 
     Args:
         config: the thread, and the metadata of the new checkpoint.
-        run_json: the turn's options; `as_node` and `checkpoint_id` in `write` may be missing.
+        run_json: the turn's options. In `write`, `as_node`, `checkpoint_id`, and `then`, more values to write after
+            these, may be missing.
 
     Returns:
         Why the write was refused; empty if it was made.
@@ -82,7 +83,8 @@ async def _write(graph: Any, config: Mapping[str, Any], asked: Mapping[str, Any]
     if checkpoint_id := config["configurable"].get("checkpoint_id"):
         await fork(graph, config["configurable"]["thread_id"], {"checkpoint_id": checkpoint_id})
     fields = [name for name in graph.stream_channels_list if not name.startswith("__")]
-    if unknown := next((name for name in values if name not in fields), ""):
+    each = [values, *asked.get("then", ())]
+    if unknown := next((name for one in each for name in one if name not in fields), ""):
         hint = f"it has {', '.join(sorted(fields))}"
         raise InvalidInput(f"the graph's state has no field {unknown[:80]!r}", where="values", hint=hint)
     as_node = asked.get("as_node") or None
@@ -90,7 +92,7 @@ async def _write(graph: Any, config: Mapping[str, Any], asked: Mapping[str, Any]
         hint = f"one of {', '.join(sorted(graph.nodes))}"
         raise InvalidInput(f"the graph has no node {as_node[:80]!r}", where="as_node", hint=hint)
     try:
-        await graph.aupdate_state(config, values, as_node=as_node)
+        await graph.abulk_update_state(config, [[StateUpdate(one, as_node) for one in each]])
     except InvalidUpdateError as error:
         raise InvalidInput(str(error).split("\n")[0], where="as_node", hint="name the node that writes") from error
     except (ValueError, TypeError, NotImplementedError) as error:

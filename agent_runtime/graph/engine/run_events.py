@@ -14,6 +14,8 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
+from langgraph.constants import TAG_HIDDEN
 
 from agent_runtime.graph.engine.states import to_json
 from agent_runtime.model.decide import FINISHED
@@ -24,6 +26,7 @@ MOST_EVENTS = 5_000  # of a thread
 MOST_CHARACTERS = 32 << 20  # of all data of a thread
 MOST_THREADS = 256
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools")
+CALLS = "events"  # a mode of clients, not of LangGraph's stream: LangChain's events of each call
 _INTERNAL = frozenset({"tasks"})  # recorded for each run with events: they show where subgraphs begin and end
 
 
@@ -206,7 +209,9 @@ class Recorder:
     def __init__(self, ring: Ring, turn_id: str, run: Mapping[str, Any]) -> None:
         asked = [mode for mode in run.get("stream_modes") or () if mode in MODES]
         self.modes = {*asked, *(_INTERNAL if asked else ())}
-        self.callbacks = [_MessageEvents(self)] if "messages" in self.modes else []
+        self.callbacks: list[BaseCallbackHandler] = [_MessageEvents(self)] if "messages" in self.modes else []
+        if CALLS in (run.get("stream_modes") or ()):
+            self.callbacks.append(_CallEvents(self))
         self.subgraphs = bool(asked)
         self._ring, self._turn_id, self._asked = ring, turn_id, frozenset(asked)
         self._told: set[str] = set()  # messages whose events were recorded
@@ -300,6 +305,19 @@ class Recorder:
 
 def _fields(values: Any) -> dict[str, Any]:
     return dict(values) if isinstance(values, Mapping) else dict(vars(values)) if hasattr(values, "__dict__") else {}
+
+
+class _CallEvents(_AstreamEventsCallbackHandler):
+    """Records LangChain's events of each call: what `astream_events` streams, while the graph's own stream is read."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def _send(self, event: Any, event_type: str) -> None:  # noqa: ARG002 - LangChain's signature
+        """Record an event, unless its call is hidden from streams."""
+        if TAG_HIDDEN not in event["tags"]:
+            self._recorder.add(CALLS, event)
 
 
 class _MessageEvents(BaseCallbackHandler):

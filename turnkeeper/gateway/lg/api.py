@@ -18,7 +18,7 @@ from turnkeeper.gateway.calls import MOST_OF_API, MOST_STREAMS, Gateway, Who, ne
 from turnkeeper.gateway.door import LARGEST_BODY
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg.approvals import Served, to_interrupt
-from turnkeeper.gateway.lg.conversation import FINISHED, OWN, is_uuid, thread_of
+from turnkeeper.gateway.lg.conversation import FINISHED, OWN, is_uuid, run_of, thread_of
 from turnkeeper.gateway.lg.requests import Once, checked
 from turnkeeper.gateway.streams import EventStream
 from turnkeeper.times import rfc3339
@@ -96,6 +96,13 @@ def selected(found: dict[str, Any], select: object) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name in wanted}
 
 
+def with_fields(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state whose values are an object: any other value becomes the field `value`."""
+    if not isinstance(state["values"], dict):
+        state["values"] = {"value": state["values"]}
+    return state
+
+
 def assistant_id(name: str) -> str:
     """Return the id of the assistant with this name.
 
@@ -103,6 +110,10 @@ def assistant_id(name: str) -> str:
     '6d1d3862-7f10-5e24-b465-4276d1eb94d7'
     """
     return str(uuid5(NAMESPACE_URL, f"turnkeeper:assistant:{name}"))
+
+
+def _unknown(thread_id: str) -> NotFound:
+    return NotFound(f"thread {thread_id[:80]!r} not found", hint="see: threads.search()")
 
 
 class Api:
@@ -163,7 +174,7 @@ class Api:
             names |= {one.graph, OWN, assistant_id(OWN)} if one.is_default else set()
             if given in names:
                 return one.name, "" if one.is_default else one.name
-        raise NotFound(f"no assistant {given[:80]!r}", hint=meant(given, [one.name for one in known]))
+        raise NotFound(f"assistant {given[:80]!r} not found", hint=meant(given, [one.name for one in known]))
 
     async def made(self, runtime: Any, given: str) -> wire.Assistant | None:
         """Return the assistant with this id that a client made, with its versions; None if there is none."""
@@ -193,8 +204,17 @@ class Api:
 
     async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
         """Return a thread. Raises NotFound."""
-        found: wire.Thread = await runtime.GetThread(wire.GetThreadRequest(thread_id=thread_id))
+        try:
+            found: wire.Thread = await runtime.GetThread(wire.GetThreadRequest(thread_id=thread_id))
+        except NotFound as error:
+            raise _unknown(thread_id) from error
         return found
+
+    async def runs(self, runtime: Any, turns: Sequence[wire.Turn], **rest: Any) -> list[dict[str, Any]]:
+        """Return turns as runs. A run whose assistant was deleted names the assistant of its graph."""
+        given = {json.loads(turn.run_json or "{}").get("assistant_id", "") for turn in turns}
+        gone = [one for one in given if await self.made(runtime, one) is None]
+        return [run_of(turn, assistant_id(self.name_of(turn.graph)), gone, **rest) for turn in turns]
 
     async def values(self, runtime: Any, thread_id: str, asked: Iterable[wire.Interrupt]) -> dict[str, Any]:
         """Return the newest values of a thread's state, with its pending approvals."""
@@ -204,12 +224,13 @@ class Api:
 
     async def state(self, runtime: Any, thread_id: str, **how: Any) -> dict[str, Any]:
         """Return a state of a thread. Raises NotFound."""
-        found: dict[str, Any] = json.loads(
-            (await runtime.GetState(wire.GetStateRequest(thread_id=thread_id, **how))).state_json
-        )
-        if not isinstance(found["values"], dict):
-            found["values"] = {"value": found["values"]}
-        return found
+        try:
+            found = await runtime.GetState(wire.GetStateRequest(thread_id=thread_id, **how))
+        except NotFound as error:
+            if error.where != "thread_id":
+                raise
+            raise _unknown(thread_id) from error
+        return with_fields(json.loads(found.state_json))
 
     async def asked(self, runtime: Any, thread_id: str = "", status: str = "pending") -> list[wire.Interrupt]:
         """Return the approvals of a thread or of all threads, by default the pending ones."""

@@ -11,20 +11,40 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from turnkeeper.errors import TurnkeeperError
-from turnkeeper.gateway.calls import Gateway, Offered, refuse
+from turnkeeper import errors
+from turnkeeper.gateway.calls import Gateway, Offered, status_of
 from turnkeeper.gateway.lg.api import Api
+from turnkeeper.gateway.lg.requests import NoGraph, Unsupported
 from turnkeeper.gateway.lg.runs import Runs
 from turnkeeper.gateway.lg.store import Store
 from turnkeeper.gateway.lg.tasks import Assistants, Crons
 from turnkeeper.gateway.lg.threads import Threads
 
+_CODES: dict[type[Exception], str] = {
+    NoGraph: "no_graph",
+    Unsupported: "not_supported",
+    errors.InvalidInput: "invalid",
+    errors.NotFound: "not_found",
+    errors.Conflict: "conflict",
+    errors.Denied: "denied",
+    errors.Unreachable: "unreachable",
+    errors.Exhausted: "exhausted",
+}
 _FLAGS = {"assistants": True, "crons": True, "langsmith": False, "langsmith_tracing_replicas": False}
 
 
 async def _info(_request: Request) -> JSONResponse:
     version = metadata.version("turnkeeper")
     return JSONResponse({"version": version, "langgraph_py_version": None, "flags": _FLAGS, "metadata": {}})
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    """Answer a refusal with the reason, a code that stays the same, and what to do instead."""
+    if not isinstance(error, errors.TurnkeeperError):
+        raise error
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")
+    said = {"detail": str(error), "code": code, "instead": error.hint or None}
+    return JSONResponse(said, 400 if code == "no_graph" else status_of(error))
 
 
 async def _unknown(_request: Request, error: Exception) -> Response:
@@ -36,11 +56,11 @@ async def _unknown(_request: Request, error: Exception) -> Response:
 def routes(api: Api) -> list[BaseRoute]:
     """Return all routes, more specific ones first."""
     runs = Runs(api)
-    public = [Route("/ok", lambda _request: JSONResponse({"ok": True})), Route("/info", _info)]
+    public = [*(Route(path, lambda _request: JSONResponse({"ok": True})) for path in ("/ok", "/health"))]
     parts = (Assistants(api), Crons(api), runs, Threads(api, runs), Store(api))
-    return [*public, *(route for part in parts for route in part.routes())]
+    return [*public, Route("/info", _info), *(route for part in parts for route in part.routes())]
 
 
 def surface(gateway: Gateway) -> Offered:
-    handlers = {TurnkeeperError: refuse, HTTPException: _unknown}
+    handlers = {errors.TurnkeeperError: _refused, HTTPException: _unknown}
     return Offered(Starlette(routes=routes(Api(gateway)), exception_handlers=handlers))

@@ -4,7 +4,7 @@ A thread is a thread, and a run is a turn. Its state is the one that its graph h
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from uuid import UUID  # noqa: TID251 - parses: nothing is drawn
 
@@ -80,16 +80,23 @@ def is_write(turn: wire.Turn) -> bool:
     return "write" in json.loads(turn.run_json or "{}")
 
 
-def run_of(turn: wire.Turn, assistant_id: str, **rest: Any) -> dict[str, Any]:
+def run_of(turn: wire.Turn, assistant_id: str, gone: Collection[str] = (), **rest: Any) -> dict[str, Any]:
+    """Return a turn as a run.
+
+    Args:
+        assistant_id: the assistant of its graph, which stands for the one that began it if that is among the `gone`.
+    """
     run = json.loads(turn.run_json or "{}")
+    began = run.get("assistant_id")
     given = run.get("metadata") or {}
     about = given | {"turnkeeper": {"channel": turn.channel, "category": turn.category, "task": turn.task_name or None}}
     ended = time_of(turn, "ended_at")
     return {
         "run_id": turn.turn_id,
         "thread_id": turn.thread_id,
-        "assistant_id": run.get("assistant_id") or assistant_id,
-        "status": run_status(turn.status),
+        "assistant_id": began if began and began not in gone else assistant_id,
+        # A stored cancel is carried out, also after a crash.
+        "status": "interrupted" if turn.cancel_requested and turn.status not in FINISHED else run_status(turn.status),
         "created_at": time_of(turn, "started_at"),
         "updated_at": ended or time_of(turn, "started_at"),
         "metadata": about,

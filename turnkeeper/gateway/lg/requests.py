@@ -37,8 +37,16 @@ RUN = frozenset(
 )
 _CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "run_name": str, "metadata": dict}
 LONGEST_SHOWN = 4000  # characters of an input without a human message, in the conversation
-NOT_STREAMED = frozenset({"events", "lifecycle"})  # modes of which nothing is sent
+NOT_STREAMED = frozenset({"lifecycle"})  # modes of which nothing is sent
 MOST_UNSURE = 1024
+
+
+class Unsupported(InvalidInput):
+    """A request that is understood, and is not offered; the hint names what to use instead."""
+
+
+class NoGraph(InvalidInput):
+    """A write into a thread on which no graph has run. LangGraph's own server answers 400."""
 
 
 def _is_text(value: object) -> bool:
@@ -73,8 +81,8 @@ def checked(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse(where: str, why: str, instead: str) -> NoReturn:
-    """Refuse an option that is not supported. Raises InvalidInput."""
-    raise InvalidInput(f"is not supported: {why}", where=where, hint=instead)
+    """Refuse an option that is not supported. Raises Unsupported."""
+    raise Unsupported(f"is not supported: {why}", where=where, hint=instead)
 
 
 def refuse_options(body: Mapping[str, Any], permitted: Collection[str]) -> None:
@@ -191,12 +199,13 @@ def read_write(body: Mapping[str, Any]) -> RunRequest:
     """Parse a request that writes values into a state. Raises InvalidInput."""
     refuse_options(body, {"values", "as_node", "checkpoint", "checkpoint_id"})
     values = body.get("values")
-    if not isinstance(values, dict) or not values:
+    each: list[Any] = values if isinstance(values, list) else [values]
+    if not each or not all(isinstance(one, dict) and one for one in each):
         raise InvalidInput("is not an object with fields", where="values", hint="give the fields to write")
-    write = {"as_node": body.get("as_node"), "checkpoint_id": _checkpoint(body)}
+    write = {"as_node": body.get("as_node"), "checkpoint_id": _checkpoint(body), "then": each[1:]}
     text = f"Write the state: {json.dumps(values, ensure_ascii=False)}"[:LONGEST_SHOWN]
     run = {"write": {name: value for name, value in write.items() if value}}
-    return RunRequest(assistant="", text=text, input=values, run=run, if_busy="reject", options={})
+    return RunRequest(assistant="", text=text, input=each[0], run=run, if_busy="reject", options={})
 
 
 def _assistant(body: Mapping[str, Any]) -> str:

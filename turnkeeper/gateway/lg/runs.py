@@ -161,7 +161,7 @@ class Runs(lg.Handlers):
         """
         asked = requests.read_write(body)
         if not thread.turns:
-            raise InvalidInput("the thread has no graph yet", where="thread_id", hint="start a run first")
+            raise requests.NoGraph("the thread has no associated graph", where="thread_id", hint="start a run first")
         made = {name: value for name, value in json.loads(thread.run_json or "{}").items() if name == "assistant_id"}
         sent = await self._send(who, runtime, thread, "", replace(asked, run={**asked.run, **made}), key)
         followed = lg.Followed(runtime, self._api.gateway.clock, thread.thread_id, sent.turn_id)
@@ -279,10 +279,25 @@ class Runs(lg.Handlers):
         return turn
 
     async def get(self, request: Request) -> Response:
-        _, runtime = self._api.asks(request)
-        turn = await self._turn(runtime, request)
-        run = run_of(turn, lg.assistant_id(self._api.name_of(turn.graph)), run_id=request.path_params["run_id"])
-        return lg.reply(lg.selected(run, request.query_params.getlist("select")))
+        """Answer with a run; once it is over or waits, also with the values that `join` answers."""
+        who, runtime = self._api.asks(request)
+        turn, select = await self._turn(runtime, request), request.query_params.getlist("select")
+        (run,) = await self._api.runs(runtime, [turn], run_id=request.path_params["run_id"])
+        if not select or "output" in select:
+            run["output"] = await self._output(who, runtime, turn)
+        return lg.reply(lg.selected(run, select))
+
+    async def _output(self, who: Who, runtime: Any, turn: wire.Turn) -> Any:
+        """Return the values at a run's end, or with which it waits; None if there are none, or are no longer kept."""
+        if turn.status == "interrupted":
+            asked = await self._api.seen(who, runtime, turn.thread_id)
+            return await self._api.values(runtime, turn.thread_id, asked)
+        if run_status(turn.status) != "success":
+            return None
+        of = json.dumps({"run_id": turn.turn_id})
+        listed = wire.ListStatesRequest(thread_id=turn.thread_id, metadata_json=of, limit=1)
+        found = [lg.with_fields(json.loads(text)) for text in (await runtime.ListStates(listed)).states_json]
+        return found[0]["values"] if found else None
 
     async def listed(self, request: Request) -> Response:
         """Answer with the runs of a thread, newest first."""
@@ -291,20 +306,21 @@ class Runs(lg.Handlers):
         await self._api.thread(runtime, thread_id)
         wanted = turn_statuses(query["status"]) if query.get("status") else None
         most = lg.number(query.get("offset"), "offset", 0) + lg.number(query.get("limit"), "limit", 10)
-        found: list[wire.Turn] = []
+        found: dict[str, wire.Turn] = {}
+        queued = await runtime.ListWaitingRuns(wire.ListWaitingRunsRequest(thread_id=thread_id))
         cursor = "-"
         while cursor and len(found) < most:
             asked = wire.ListTurnsRequest(thread_id=thread_id, limit=200, cursor=cursor.strip("-"))
             page = await runtime.ListTurns(asked)
-            runs = (turn for turn in page.turns if not is_write(turn))
-            found += [turn for turn in runs if wanted is None or turn.status in wanted]
+            runs = (turn for turn in (*queued.turns, *page.turns) if not is_write(turn))
+            found |= {turn.turn_id: turn for turn in runs if wanted is None or turn.status in wanted}
             cursor = page.next_cursor
-        shown, headers = lg.page_of(found, query)
-        each = [run_of(turn, lg.assistant_id(self._api.name_of(turn.graph))) for turn in shown]
+        shown, headers = lg.page_of([*found.values()], query)
+        each = await self._api.runs(runtime, shown)
         return lg.reply([lg.selected(run, query.getlist("select")) for run in each], headers=headers)
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a run; with `wait`, answer once it is over."""
+        """Cancel a run and answer with it; with `wait`, answer once it is over."""
         _, runtime = self._api.asks(request, Scope.WORK)
         self._check_action(request)
         turn = await self._turn(runtime, request)
@@ -315,7 +331,8 @@ class Runs(lg.Handlers):
                 async for _ in changes:
                     if followed.status in FINISHED:
                         break
-        return Response(status_code=204)
+        (run,) = await self._api.runs(runtime, [await self._turn(runtime, request)])
+        return lg.reply(run)
 
     @staticmethod
     def _check_action(request: Request) -> None:

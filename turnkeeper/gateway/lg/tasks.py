@@ -28,6 +28,7 @@ class Assistants(lg.Handlers):
     def routes(self) -> list[Route]:
         one = "/assistants/{assistant_id}"
         return lg.routes_of(
+            ("GET", "/assistants", self.listed),
             ("POST", "/assistants", self.create),
             ("POST", "/assistants/search", self.search),
             ("POST", "/assistants/count", self.count),
@@ -72,6 +73,11 @@ class Assistants(lg.Handlers):
         """Answer with the assistants of config.toml by name, then those that clients made, unless asked otherwise."""
         body, found = await lg.read_body(request), await self._found(request)
         return self.page(lg.ordered(found, body, "name") if body.get("sort_by") else found, body)
+
+    async def listed(self, request: Request) -> Response:
+        """Answer with all assistants, as servers of the Agent Protocol do."""
+        found = await self._found(request)
+        return lg.reply({"assistants": found, "total": len(found)})
 
     async def count(self, request: Request) -> Response:
         return lg.reply(len(await self._found(request)))

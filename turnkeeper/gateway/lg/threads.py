@@ -40,6 +40,7 @@ class Threads:
         one = "/threads/{thread_id}"
         socket = WebSocketRoute(f"{one}/stream/events", self.socket)
         routes = lg.routes_of(
+            ("GET", "/threads", self.listed),
             ("POST", "/threads", self.create),
             ("POST", "/threads/search", self.search),
             ("POST", "/threads/count", self.count),
@@ -103,6 +104,13 @@ class Threads:
         values = not body.get("select") or any(str(name).startswith("values") for name in body["select"])
         whole = [self._api.shown(who, runtime, known[one["thread_id"]], values=values) for one in shown]
         return lg.reply([lg.selected(one, body.get("select")) for one in await asyncio.gather(*whole)], headers=headers)
+
+    async def listed(self, request: Request) -> Response:
+        """Answer with a page of threads without their values, as servers of the Agent Protocol do."""
+        _, runtime = self._api.asks(request)
+        found, _ = await self._found(runtime, {})
+        shown, headers = lg.page_of(lg.ordered(found, {}, "updated_at"), request.query_params, default=100)
+        return lg.reply({"threads": shown, "total": len(found)}, headers=headers)
 
     async def count(self, request: Request) -> Response:
         _, runtime = self._api.asks(request)
@@ -170,9 +178,14 @@ class Threads:
         return lg.reply([lg.selected(state, body.get("select")) for state in found])
 
     async def write_state(self, request: Request) -> Response:
-        """Write values into a thread's state; or reject its pending approvals, as agent-inbox asks."""
-        who, runtime = self._api.asks(request, Scope.WORK)
+        """Write values into a thread's state; without values, answer with the state.
+
+        Or reject the pending approvals, as agent-inbox asks.
+        """
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
+        if body.get("values") is None and body.get("as_node") is None:
+            return await self.state_at(request)
+        who, runtime = self._api.asks(request, Scope.WORK)
         thread = await self._api.thread(runtime, thread_id)
         if body.get("values") is None and body.get("as_node") == "__end__":
             who.check(Scope.DECIDE)

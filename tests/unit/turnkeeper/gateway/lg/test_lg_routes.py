@@ -32,7 +32,9 @@ def test_the_page_lists_what_is_answered_and_nothing_else() -> None:
 
 
 def test_each_request_has_a_test_of_its_name() -> None:
-    tree = ast.parse((ROOT / "tests" / "acceptance" / "test_langgraph_api.py").read_text())
-    tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    files = [ROOT / "tests" / "acceptance" / f"test_langgraph_{part}.py" for part in ("api", "runs")]
+    tests = {
+        node.name for one in files for node in ast.parse(one.read_text()).body if isinstance(node, ast.FunctionDef)
+    }
     named = {f"test_{re.sub(r'[^a-z]+', '_', request.lower()).strip('_')}" for request in offered()}
     assert named <= tests

@@ -1,0 +1,136 @@
+"""What clients of other servers of the Agent Protocol read in runs, lists and refusals."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.langgraph import Lg, constellation_with_web, said
+
+RUN: dict[str, Any] = {"assistant_id": "agent0", "input": said("Hello")}
+
+
+@pytest.fixture(scope="module")
+def lg() -> Iterator[Lg]:
+    with constellation_with_web() as found:
+        yield found
+
+
+def made(lg: Lg) -> str:
+    """Return a new assistant."""
+    return str(lg.ask("POST", "/assistants", {"graph_id": "agent0", "name": "Mine"})["assistant_id"])
+
+
+def test_get_health(lg: Lg) -> None:
+    assert lg.ask("GET", "/health", headers={"x-api-key": ""}) == {"ok": True}
+
+
+def test_get_assistants(lg: Lg) -> None:
+    found = lg.ask("GET", "/assistants")
+    assert found["total"] == len(found["assistants"])
+    assert "agent0" in {one["name"] for one in found["assistants"]}
+
+
+def test_get_threads(lg: Lg) -> None:
+    older, newer = lg.thread(), lg.thread()
+    found = lg.ask("GET", "/threads?limit=1")
+    assert [one["thread_id"] for one in found["threads"]] == [newer]
+    assert found["total"] >= 2
+    assert [one["thread_id"] for one in lg.ask("GET", "/threads?limit=1&offset=1")["threads"]] == [older]
+
+
+def test_a_request_without_a_key_is_told_so_by_name(lg: Lg) -> None:
+    refused = httpx.get(f"{lg.url}/assistants")
+    assert (refused.status_code, refused.json()["error"]) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "/threads/{thread}/runs", RUN | {"feedback_keys": ["score"]}, 422, "not_supported"),
+        ("POST", "/threads/{thread}/runs", {"assistant_id": ""}, 422, "invalid"),
+        ("POST", "/threads/{thread}/runs", RUN | {"assistant_id": "nosuch"}, 404, "not_found"),
+        ("POST", "/threads/{thread}/state", {"values": {"messages": []}}, 400, "no_graph"),
+        ("POST", "/threads/{thread}/state", {"values": None, "as_node": "__end__"}, 409, "conflict"),
+    ],
+)
+def test_a_refusal_has_a_code_and_says_what_to_do_instead(
+    lg: Lg, method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    refused = lg.ask(method, path.format(thread=lg.thread()), body, status=status)
+    assert refused["code"] == code
+    assert refused["instead"]
+    assert refused["instead"] in refused["detail"]
+
+
+def test_a_run_that_is_over_has_the_values_that_join_answers(lg: Lg) -> None:
+    thread = lg.thread()
+    place = f"/threads/{thread}/runs/{lg.turn(thread)}"
+    run = lg.ask("GET", place)
+    assert run["output"] == lg.ask("GET", f"{place}/join")
+    assert run["output"]["messages"]
+    assert "output" not in lg.ask("GET", f"{place}?select=status")
+
+
+def test_a_run_that_waits_shows_what_it_asks_and_a_decision_without_an_id_then_counts(lg: Lg) -> None:
+    found = lg.waiting()
+    thread = found["thread_id"]
+    (run,) = lg.ask("GET", f"/threads/{thread}/runs")
+    key = {"x-api-key": lg.web.key("another", "decide")}
+    decide = {"assistant_id": "agent0", "command": {"resume": [{"type": "ignore", "args": None}]}}
+    lg.ask("POST", f"/threads/{thread}/runs", decide, status=409, headers=key)
+    output = lg.ask("GET", f"/threads/{thread}/runs/{run['run_id']}", headers=key)["output"]
+    assert [one["id"] for one in output["__interrupt__"]] == [*found["interrupts"]]
+    lg.ask("POST", f"/threads/{thread}/runs", decide, headers=key)
+
+
+def test_a_run_that_waits_its_turn_is_listed_as_pending(lg: Lg) -> None:
+    place = f"/threads/{lg.waiting()['thread_id']}/runs"
+    first, second = (lg.ask("POST", place, RUN)["run_id"] for _ in range(2))
+
+    def listed() -> list[tuple[str, str]]:
+        return [(run["run_id"], run["status"]) for run in lg.ask("GET", place)]
+
+    lg.constellation.until("both to be listed", lambda: len(listed()) == 3)
+    assert listed()[:2] == [(second, "pending"), (first, "pending")]
+    assert [run["run_id"] for run in lg.ask("GET", f"{place}?status=pending&limit=1")] == [second]
+
+
+def test_a_cancelled_run_says_so_at_once(lg: Lg) -> None:
+    found = lg.waiting()
+    place = f"/threads/{found['thread_id']}/runs"
+    (run,) = lg.ask("GET", place)
+    assert lg.ask("POST", f"{place}/{run['run_id']}/cancel")["status"] == "interrupted"
+    assert lg.ask("POST", f"{place}/{run['run_id']}/cancel?wait=1")["cancel_reason"] == "cancelled over the API"
+
+
+def test_a_run_of_a_deleted_assistant_names_its_graphs_own(lg: Lg) -> None:
+    thread, assistant = lg.thread(), made(lg)
+    place = f"/threads/{thread}/runs"
+    lg.ask("POST", f"{place}/wait", RUN | {"assistant_id": assistant})
+    (run,) = lg.ask("GET", place)
+    assert run["assistant_id"] == assistant
+    lg.ask("DELETE", f"/assistants/{assistant}", status=204)
+    own = lg.ask("GET", "/assistants/agent0")["assistant_id"]
+    assert [one["assistant_id"] for one in lg.ask("GET", place)] == [own]
+    assert lg.ask("GET", f"{place}/{run['run_id']}")["assistant_id"] == own
+
+
+def test_several_values_are_written_at_once_and_without_values_the_state_is_read(lg: Lg) -> None:
+    thread = lg.thread()
+    lg.turn(thread)
+    place = f"/threads/{thread}/state"
+    said_twice = [{"messages": [{"role": "user", "content": text, "id": text}]} for text in ("First", "Second")]
+    lg.ask("POST", place, {"values": said_twice, "as_node": "model"})
+    state = lg.ask("GET", place)
+    assert [one["content"] for one in state["values"]["messages"]][-2:] == ["First", "Second"]
+    assert lg.ask("POST", place, {}) == lg.ask("POST", place, {"values": None}) == state
+
+
+def test_events_of_each_call_are_streamed(lg: Lg) -> None:
+    body = RUN | {"stream_mode": ["events"]}
+    told = [data for name, data in lg.stream(f"/threads/{lg.thread()}/runs/stream", body) if name == "events"]
+    assert {"on_chain_start", "on_chain_stream", "on_chain_end"} <= {one["event"] for one in told}
+    assert json.dumps(told)
