@@ -73,7 +73,7 @@ def current_turn() -> TurnContext | None:
 
 @contextmanager
 def turn_around(turn: TurnContext) -> Iterator[TurnContext]:
-    """Make `turn` the current turn for the block, and for every task and copied context that begins in it."""
+    """Make `turn` the current turn during the block, and in every task and copied context that begins in it."""
     with lifetime(), bound(_TURN, turn):
         yield turn
 
@@ -90,7 +90,7 @@ def record_question(interrupt_id: str, question: Mapping[str, Any]) -> None:
 
 
 class bound(Generic[T]):  # noqa: N801  used as a function
-    """Give a context variable a value for the block."""
+    """Give a context variable a value during the block."""
 
     __slots__ = ("_token", "_value", "_variable")
 

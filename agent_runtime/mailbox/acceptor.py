@@ -48,7 +48,7 @@ class TerminalDeliveries:
         self._clock = clock
         self._log = log
         self._added = Signal()
-        self._missing: set[str] = set()  # keys whose envelopes the last look did not find
+        self._missing: set[str] = set()  # keys whose envelopes the last check did not find
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, elsewhere: Sequence[tuple[Trigger, str]]) -> None:
@@ -137,7 +137,7 @@ class TerminalDeliveries:
             await self._settle(item, "cancelled", cancelled)
 
     async def _is_gone(self, item: TerminalDelivery, cancelled: str | None) -> None:
-        """Settle a fire whose envelope is missing at two looks in a row. At one look, the envelope may be moving."""
+        """Settle a fire whose envelope is missing in two checks in a row. In one check, the envelope may be moving."""
         if item.key not in self._missing:
             self._missing.add(item.key)
         elif await self._mailboxes.was_received(item.name):

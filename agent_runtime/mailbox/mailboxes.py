@@ -1,7 +1,7 @@
 """The agents' inboxes, and the one thread that reads and writes them.
 
-The runtime claims from the inboxes of its hosted agents. Into the inboxes of agents in terminals it only puts
-envelopes; :class:`agent_runtime.mailbox.acceptor.TerminalDeliveries` settles such fires.
+The runtime claims from the inboxes of its hosted agents. It only puts envelopes into the inboxes of agents in
+terminals; :class:`agent_runtime.mailbox.acceptor.TerminalDeliveries` settles such fires.
 """
 
 import asyncio

@@ -143,7 +143,7 @@ class Outbox:
     def take(self, most: int) -> list[str]:
         """Move up to `most` files to `taken/`, oldest first; return all names in it, including those of earlier calls.
 
-        An incomplete file is left until a second look finds it unchanged.
+        An incomplete file is left until a second check finds it unchanged.
 
         Raises:
             InvalidInput: one of the folders is not this user's own folder.

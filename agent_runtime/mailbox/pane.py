@@ -86,7 +86,7 @@ class Program(NamedTuple):
         return not _SHELLS.isdisjoint((self.name, self.shown.lstrip("-"), Path(self.file).name))
 
     def is_still(self, other: "Program") -> bool:
-        """Return whether another look found the same process with the same file."""
+        """Return whether a later look-up found the same process with the same file."""
         return self[:6] == other[:6] and not other.is_shell
 
 

@@ -41,8 +41,8 @@ from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 RENEW_S = 2.0
 FENCE_S = 10.0  # without a renewal; shorter than a lease
 MOST_OWNED = 128  # threads; more than can run, because some wait for the end of a pause
-MOST_TAKEN = 32  # threads in one look, so that other machines get some
-LEFT_S = 5.0  # until the next look at a thread that was left to other machines
+MOST_TAKEN = 32  # threads taken at once, so that other machines get some
+LEFT_S = 5.0  # until the next check of a thread that was left to other machines
 _AGENT = "agent"
 ReadFire = Callable[[bytes], triggers.Trigger]
 OnTaken = Callable[[str], Awaitable[None]]
@@ -141,7 +141,7 @@ class Ownership:
             return None
         found = leases.load(connection, lease, adopt=held is None, besides=self._elsewhere)
         if self._elsewhere and any(row.kind == LOOK for row in found):
-            # The look may carry a cancel of a fire for an agent of another machine.
+            # The request to look may carry the cancellation of a fire for an agent of another machine.
             found += leases.load(connection, lease, adopt=False)
         rows, left = self._sorted_out(connection, found)
         if left:

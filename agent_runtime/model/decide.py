@@ -52,8 +52,8 @@ class Incoming:
     """The event that needs a decision.
 
     Attributes:
-        source: a fire, an author's message, an agent's message, the author's decision, a cancel, or recovery after a
-            crash.
+        source: a fire, an author's message, an agent's message, the author's decision, a cancellation, or recovery
+            after a crash.
         turn_id: the turn that a fire or message will start, or the turn to cancel.
         kept: True for a message that was kept back and now comes from the store.
     """
@@ -119,7 +119,7 @@ class Facts:
     Attributes:
         newest: the newest unfinished turn on the thread besides the trigger's own, else the newest of all.
         taken: the state of the trigger's key, if the key was taken without a turn of its own.
-        cancelled: True if a cancel is stored for the trigger's own turn.
+        cancelled: True if a cancellation is stored for the trigger's own turn.
         live: True if a turn is running on the thread in this process.
         decided: the decided interrupts that the graph has not yet been resumed with.
         elsewhere: why the trigger must not run on this thread; empty if it may.

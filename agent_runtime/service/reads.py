@@ -198,7 +198,7 @@ def _turn_message(turn: TurnRecord, fields: dict[str, Any]) -> wire.Turn:
 
 
 def progress_fields(connection: Connection, turn_id: str) -> dict[str, Any]:
-    """Return the fields of `wire.Turn` that come from its newest event and a stored cancel."""
+    """Return the fields of `wire.Turn` that come from its newest event and a stored cancellation."""
     return _progress(connection, [turn_id])[turn_id]
 
 

@@ -146,9 +146,9 @@ class TurnLookup:
         return found
 
     async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
-        """Store a cancel and have it carried out; a turn that is over does not change.
+        """Store a cancellation and have it carried out; a turn that is over does not change.
 
-        If the fire has not arrived yet, its start honours the stored cancel. Raises NotFound, InvalidInput.
+        If the fire has not arrived yet, its start honours the stored cancellation. Raises NotFound, InvalidInput.
         """
         reason = request.reason[:LONGEST_REASON] or "cancelled"
         try:

@@ -82,7 +82,7 @@ def once(
 
 
 def refuse_ended(connection: Connection, context: TurnContext) -> None:
-    """Raise Denied unless the turn is running and no cancel is stored, because nothing is written after a cancel."""
+    """Raise Denied unless the turn is running and no cancellation is stored, because nothing is written after one."""
     cancelled = exists().where(cancels.c.turn_id == context.turn_id)
     running = and_(turns.c.turn_id == context.turn_id, turns.c.status == "running")
     if connection.execute(select(turns.c.number).where(running, ~cancelled)).one_or_none() is None:

@@ -84,7 +84,7 @@ class Row:
     """An envelope. Fields are named like the columns.
 
     Attributes:
-        begun: True if its turn, or a cancel of it, is recorded, so that no machine has to begin it.
+        begun: True if its turn, or the turn's cancellation, is recorded, so that no machine has to begin it.
     """
 
     number: int

@@ -161,7 +161,7 @@ def waiting_deliveries(connection: Connection) -> list[TerminalDelivery]:
 
 
 def cancelled_among(connection: Connection, turn_ids: Sequence[str]) -> dict[str, str]:
-    """Return the reasons of the cancels stored for these turns, by turn id."""
+    """Return the reasons of the cancellations stored for these turns, by turn id."""
     query = select(cancels.c.turn_id, cancels.c.reason).where(cancels.c.turn_id.in_(turn_ids))
     return {row.turn_id: row.reason for row in connection.execute(query)}
 

@@ -189,7 +189,7 @@ exceptions = sa.Table(
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
     sa.Column("interrupt_id", TEXT, nullable=False),  # the approval with which it was given
     *texts("task_id", "task_name"),
-    # Copied from that approval; of an argument in `any_value`, only the name must match.
+    # Copied from that approval; for an argument in `any_value`, only the name must match.
     *texts("kind", "tool", "missing_scope"),
     *texts("args_json", "args_hash", "tool_hash", "arg_hashes_json", "any_value_json", "category"),
     sa.Column("category_json", TEXT, nullable=False),  # the category's grants at that time

@@ -275,8 +275,9 @@ class Store:
     ) -> None:
         """Write the messages of a running turn, from the line `known` on, and its tokens.
 
-        If a cancel is stored, write only the tokens, because they are spent. With `cancelled`, write also the messages,
-        which precede the cancel. Without `lines`, keep the recorded messages, and never lower the recorded tokens.
+        If a cancellation is stored, write only the tokens, because they are spent. With `cancelled`, write also the
+        messages, which precede the cancellation. Without `lines`, keep the recorded messages, and never lower the
+        recorded tokens.
         """
         self._record(connection, at, _turn(connection, turn_id), (lines, tokens), known=known, cancelled=cancelled)
 
@@ -423,7 +424,7 @@ class Store:
         if turn.status in FINISHED:
             return Finished(state=turn.status)
         turn_id, cancelled = turn.turn_id, turn_reads.is_cancelled(connection, turn.turn_id)
-        state = "cancelled" if cancelled and state == "succeeded" else state  # the cancel was acknowledged
+        state = "cancelled" if cancelled and state == "succeeded" else state  # the cancellation was acknowledged
         silent = state == "succeeded" and turn.grant.silent and turn.trigger == "fire"
         ended = "silent" if silent and not turn_writes.has_spoken(connection, turn_id) else state
         summary = turn_writes.last_words(connection, turn_id)[:LONGEST_SUMMARY]
@@ -465,7 +466,8 @@ class Store:
         thread_id: str = "",
         unless_waiting: bool = False,
     ) -> bool:
-        """Store a cancel of a turn that runs, waits or has not begun. The first reason stays. Return True if stored.
+        """Store the cancellation of a turn that runs, waits or has not begun. The first reason stays. Return True if
+        stored.
 
         If another process owns `thread_id`, notify it. With `unless_waiting`, store none for a turn that waits for its
         author or for the end of a pause.

@@ -223,7 +223,7 @@ def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
 
 
 def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
-    """Store a cancel. The first reason stays."""
+    """Store a cancellation. The first reason stays."""
     row = upsert(cancels, [cancels.c.turn_id]).values(turn_id=turn_id, reason=storable(reason), at_us=to_us(at))
     connection.execute(row)
 

@@ -1,4 +1,4 @@
-"""The runtime's requests about tasks of the runner. Only this module and the tools for loops call the runner."""
+"""The runtime's requests to the runner about tasks. Only this module and the tools for loops call the runner."""
 
 from agent_runtime.permissions.exceptions import TaskNow
 from turnkeeper.config.home import Home

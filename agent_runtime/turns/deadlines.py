@@ -58,7 +58,7 @@ class Deadlines:
             await self._clock.wait(news, wait_s)
 
     async def do_due(self) -> float:
-        """Handle all deadlines that are due; return how many seconds to wait before the next look."""
+        """Handle all deadlines that are due; return how many seconds to wait before the next check."""
         for item in await self._store.expire():
             self._failpoints.reach("runtime.approval_expired")
             why = f"no answer by {rfc3339(item.expires_at)}" if item.expires_at else ""
@@ -68,7 +68,7 @@ class Deadlines:
         waiting, now = await self._store.read(timed_interrupts), self._clock.now()
         for item in waiting:
             if _is_due(item.expires_at, now):
-                continue  # just became due: the next look, at once, expires it
+                continue  # just became due: the next check, at once, expires it
             if item.reminded_at is None and _is_due(item.remind_at, now):
                 await self._remind(item)
             if item.escalated_at is None and _is_due(item.escalate_at, now):

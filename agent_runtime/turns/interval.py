@@ -45,7 +45,7 @@ class Intervals:
         return len(self._running)
 
     def cancel(self, turn_id: str) -> bool:
-        """Stop a running turn at its next await; return False if it is not running. Store the cancel first."""
+        """Stop a running turn at its next await; return False if it is not running. Store the cancellation first."""
         task = self._running.get(turn_id)
         if task is not None:
             _cancel(task)
@@ -68,7 +68,7 @@ class Intervals:
         seconds, in_time = context.category.seconds, {task}
         try:
             if await self._store.look(is_cancelled, turn.turn_id):
-                _cancel(task)  # the cancel was stored after the decision to run
+                _cancel(task)  # the cancellation was stored after the decision to run
             in_time, _ = await asyncio.wait([task], timeout=seconds + OVERDUE_S)
         except asyncio.CancelledError:  # the process stops and its grace period is over; the next process continues
             self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state="drained")
@@ -198,7 +198,7 @@ class _Recording:
         if self._soon is not None:
             self._soon.cancel()
         if not written:
-            self._write(cancelled=True)  # the messages precede the cancel
+            self._write(cancelled=True)  # the messages precede the cancellation
         await asyncio.gather(*self._writes, return_exceptions=True)
 
     def _count(self, tokens: tuple[int, int]) -> None:

@@ -21,7 +21,7 @@ class Item:
 
     Attributes:
         asked: the item as the decision sees it.
-        trigger: the fire or message; None for a decision, a cancel or a recovery after a crash.
+        trigger: the fire or message; None for a decision, a cancellation or a recovery after a crash.
         delivery: the envelope to archive; None if the item has no envelope, or its envelope was archived.
     """
 
@@ -113,7 +113,7 @@ class Lanes:
             lane.task = asyncio.create_task(self._serve(thread_id, lane), name=f"lane-{thread_id}")
 
     def put_decision(self, thread_id: str) -> None:
-        """Queue a look at a thread whose interrupt was decided."""
+        """Queue a check of a thread whose interrupt was decided."""
         self.put(thread_id, Item(asked=Incoming(source="decision")))
 
     def put_all(self, kept: Iterable[Trigger]) -> None:

@@ -212,7 +212,7 @@ class Worker:
         await self._mailboxes.leave()
 
     async def cancel(self, turn_id: str, thread_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
-        """Store a cancel and carry it out; return whether it was stored."""
+        """Store a cancellation and carry it out; return whether it was stored."""
         if not await self._store.cancel(turn_id, reason, thread_id=thread_id, unless_waiting=unless_waiting):
             return False
         self._intervals.cancel(turn_id)

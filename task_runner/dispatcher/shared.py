@@ -377,7 +377,7 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
 
 
 def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Planned:
-    """Stop the task of a refused fire. No runtime can begin the fire before an edit of the task or of what it names."""
+    """Stop the task of a refused fire. No runtime can begin it unless the task, or its graph or category, changes."""
     fire = session.fires.by_ids([told.fire_id]).get(told.fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
     active = task is not None and task.state is TaskState.ACTIVE

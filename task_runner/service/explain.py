@@ -273,7 +273,7 @@ def _of_nothing(asked: Question) -> Explanation:
             backfill = f"turnkeeper task backfill {asked.task.definition.name} {span}"
             hint = f"There was no task yet, so nothing was due. `{backfill}` runs it now, as the run of that time."
         else:
-            hint = "There was no task yet, so nothing was due. Nor does the schedule that it has now include that time."
+            hint = "There was no task yet, so nothing was due. The present schedule does not include that time either."
         return Explanation("before_creation", (hint,))
     if not _is_scheduled(asked):
         return _not_scheduled(asked)
@@ -335,8 +335,8 @@ def _not_yet_planned(asked: Question) -> Explanation:
         return Explanation(halted.outcome.value, (line,))
     if busy is not None and asked.task.definition.overlap is model.Overlap.SKIP:
         line = (
-            f"It has not been planned: {busy.fire_id} was under way at the last contact. When its end is known, what"
-            " came due before that is skipped (overlap skip), and what came due since was missed."
+            f"It has not been planned: {busy.fire_id} was under way at the last contact. When its end is known, times "
+            "that came due before it are skipped (overlap skip), and later times count as missed."
         )
     elif busy is not None:
         line = f"It has not been planned: {_busy(busy)}."
@@ -398,11 +398,11 @@ def _names(definition: Definition, at: datetime) -> bool:
 def _also_fired(entry: Fire) -> list[str]:
     """Describe the other fires for the time, both sent and planned."""
     if entry.kind is FireKind.SCHEDULED and entry.outcome is Outcome.COALESCED and entry.fire_id:
-        return [f"{entry.fire_id} was committed for it and went into {entry.reason}."]
+        return [f"{entry.fire_id} was committed for it and was merged into {entry.reason}."]
     if entry.kind in {FireKind.SCHEDULED, FireKind.EVENT}:
         return []
     how = "by hand" if entry.kind is FireKind.MANUAL else "by a backfill"
-    return [f"Besides, {entry.fire_id} was asked for {how}: {entry.outcome}."]
+    return [f"In addition, {entry.fire_id} was requested {how}: {entry.outcome}."]
 
 
 def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[Fire] = ()) -> tuple[str, list[str]]:
@@ -440,7 +440,7 @@ def _skipped(entry: Fire, definition: Definition) -> str:
     text = _SKIPPED.get(entry.reason, f"It was skipped: {entry.reason}.")
     if entry.reason.startswith(event_triggers.DEBOUNCED):
         fire_id = entry.reason.removeprefix(event_triggers.DEBOUNCED)
-        text = f"It came within the debounce of {fire_id}, the fire of an event, which stands for it too."
+        text = f"It came within the debounce of {fire_id}, the fire of an event, which also stands for it."
     window = format_duration(definition.catch_up_window) if definition.catch_up_window is not None else "none"
     return text.format(grace=format_duration(definition.grace), window=window, most=definition.max_catch_up)
 
@@ -461,7 +461,7 @@ def _sending(entry: Fire) -> list[str]:
     if entry.outcome is Outcome.PENDING:
         when = f"from {rfc3339(entry.ready_at)} on" if entry.ready_at else "when the fire before it has ended"
         why = f" ({entry.reason})" if entry.reason else ""
-        return [*lines, f"{entry.fire_id} is committed and not sent; it goes {when}{why}."]
+        return [*lines, f"{entry.fire_id} is committed and not sent; it is sent {when}{why}."]
     if entry.fired_at is not None:
         late = entry.fired_at - entry.due_at
         lines.append(f"It was sent at {rfc3339(entry.fired_at)}, {_after(late)} it was {came}.")
@@ -529,7 +529,7 @@ def _of_event(entry: Fire, note: Note | None, definition: Definition) -> list[st
     newest = f", the newest {note.event} ({note.event_id})" if note else ""
     line = f"{entry.count} trigger{'s' if entry.count > 1 else ''} {span}{newest}:"
     if entry.outcome is Outcome.COALESCED:
-        return [f"{line} within its window, or before it was sent, each went into {entry.reason}."]
+        return [f"{line} within its window, or before it was sent, each was merged into {entry.reason}."]
     why = _SKIPPED_EVENTS.get(entry.reason, f"The task was {entry.reason} then.")
     return [f"{line} skipped ({entry.reason}). {why}", *cause]
 

@@ -40,7 +40,7 @@ class _Seen:
 
 
 class BelievedTime:
-    """The check whether a clock's time may decide which history is old and to be deleted."""
+    """The check whether a clock can be trusted to decide which history is old."""
 
     def __init__(self, home: Home, process: str, clock: Clock, emit: Callable[..., None]) -> None:
         """Take the process's name, and `emit`, which writes an event."""

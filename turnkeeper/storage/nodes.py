@@ -209,7 +209,7 @@ def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
             return
         found = connection.exec_driver_sql("SELECT value FROM runtime.meta WHERE key = 'incarnation'").scalar()
         if known and found != known:
-            what = "was put back to an earlier time while this process ran; it stops writing"
+            what = "was restored to an earlier time while this process ran; it stops writing"
             raise Conflict(what, where="the shared database", hint="start it again: turnkeeper up")
         known, looked = found or "", now
 

@@ -244,7 +244,7 @@ def perform(
 
 
 def told_sent(sent: wire.SendMessageResponse, text: str) -> str:
-    """Describe the effect of a message: it answers a question, or begins a turn, perhaps after decisions."""
+    """Describe the effect of a message: it answers a question, or begins a turn, possibly after pending decisions."""
     left = len(sent.pending_interrupts)
     if sent.HasField("answers"):
         row = to_json(sent.answers)

@@ -27,7 +27,7 @@ class Safe:
 
 
 def markdown(text: str) -> RenderableType:
-    """Return a text of Markdown as blocks of a terminal."""
+    """Return Markdown text as blocks for a terminal."""
     # Show links with their address: a reader cannot see the target of a terminal's link.
     return AtMost(Markdown(texts.broken(prose(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
 

@@ -230,7 +230,7 @@ def _tell_sent(sent: wire.SendMessageResponse, text: str, *, chosen: bool) -> No
 
 
 def _read_loop(text: str) -> tuple[str, Any]:
-    """Return a text as a message, and its order about loops; None if it has no order."""
+    """Return a text as a message, and the order about loops in it, or None if there is no order."""
     if not text.lstrip().startswith(("/loop", "//loop")):
         return text, None
     loops = import_module(_LOOPS)

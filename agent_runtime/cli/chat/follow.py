@@ -46,7 +46,7 @@ class Following:
     def __init__(
         self, channel: str, *, limit: int, live: bool, thread_id: str = "", on_event: Callable[[], object] | None = None
     ) -> None:
-        """Call `on_event` in the following thread on each event. With `thread_id`, follow only that thread."""
+        """Call `on_event` on each event, in the background thread. With `thread_id`, follow only that thread."""
         self._on_event = on_event
         self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live, thread_id=thread_id)
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
@@ -55,7 +55,7 @@ class Following:
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Start the following thread. The thread ends with the process at the latest."""
+        """Start the background thread. It ends with the process at the latest."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """The command `/loop` in conversations: lines about loops, carried out by the runner, and the loops of a channel.
 
-Only text that an author types is parsed: the text of `send`, and the prompt of `conversation show --follow`. Text of
+Only text that an author types is parsed: the text of `send`, and the prompt of `conversation show --follow`. Text from
 agents, tools, other programs and pipes is always a message, even if it begins with /loop.
 """
 

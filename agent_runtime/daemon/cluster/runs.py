@@ -27,7 +27,7 @@ MOST_PARTS = 32  # in a transaction
 
 
 class RunRelay:
-    """Relay of run events: it sends those of turns here to the machines that follow, and receives those of others.
+    """Relay of run events: it sends the events of turns here to machines that follow them, and receives theirs.
 
     A follower announces each second which threads it follows. It gets the running interval from its beginning.
     """
@@ -109,7 +109,7 @@ def _parts(thread_id: str, to: str, told: Any) -> list[dict[str, Any]]:
 
 
 class Relay:
-    """Relay of text: it sends the text of turns here to the machines that follow, and receives that of others.
+    """Relay of text: it sends the text of turns here to machines that follow them, and receives theirs.
 
     A follower announces itself each second. Lost text arrives later with the turn, from the store.
     """

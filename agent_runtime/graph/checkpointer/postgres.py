@@ -1,7 +1,7 @@
 """Checkpoints in a PostgreSQL database. This module, and so psycopg, is imported only for such a database.
 
 If several runtimes write to the database, each commit first locks the leases of its threads, in one statement. Calls
-under a lease that has ended are refused, and nothing of them is written.
+under a lease that has ended are refused, and write nothing.
 """
 
 from collections.abc import Sequence

@@ -102,7 +102,7 @@ class Wanted:
     """The filter of a listing.
 
     Attributes:
-        columns: values, by the start of the condition that each value completes.
+        columns: values of parameters, by the beginning of their conditions, such as `thread_id =`.
         metadata: values, by their path in the metadata.
     """
 

@@ -222,7 +222,7 @@ class Engine:
     async def read(self, thread_id: str, turn_ids: Sequence[str] = (), *, strict: bool = False) -> ThreadState:
         """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint.
 
-        If `strict`, a stopped step that the graph no longer has also counts as left to run.
+        If `strict`, steps that the graph no longer has also count as remaining.
         """
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:

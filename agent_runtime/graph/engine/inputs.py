@@ -32,7 +32,7 @@ from turnkeeper.errors import InvalidInput
 MESSAGES = "messages"
 STRUCTURED = "structured_response"  # the field of LangChain's agents
 INPUT = "input"
-START = "(start)"  # in place of a message's id: the turn's own messages are all of the thread's
+START = "(start)"  # in place of a message's id: all messages of the thread belong to the turn
 PROMPT_FIELDS = ("prompt", INPUT)
 HANDOFF = "turnkeeper_handoff"  # the field of an author's graph for the handoff of the previous session
 LONGEST_OUTCOME = 4000  # characters of an output in the conversation

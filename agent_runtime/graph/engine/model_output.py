@@ -220,7 +220,7 @@ class Listener:
         """Return the unread output of running turns, one piece per turn.
 
         Args:
-            ready: returns True if the reader has the first messages of a turn, given the turn's id and their number.
+            ready: takes a turn's id and a number; returns True if the reader has that many messages of the turn.
                 If it returns False, the turn waits for the next call.
         """
         mine = {turn_id: one for turn_id, one in self._states.items() if one.channel == self._channel}
@@ -259,7 +259,7 @@ class LiveOutput:
 
     @contextmanager
     def listen(self, channel: str, *, passes_on: bool = False) -> Iterator[Listener]:
-        """Follow a channel for the block. Called on the event loop's thread."""
+        """Follow a channel during the block. Called on the event loop's thread."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         listener = Listener(self._states, channel, passes_on=passes_on)
         self._listeners.setdefault(channel, set()).add(listener)

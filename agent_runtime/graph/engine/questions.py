@@ -31,7 +31,7 @@ async def read_questions(
 
     Args:
         recorded: the guard's questions, by LangGraph's id.
-        hash_of: returns the digest of the graph's only tool of a name; empty for none.
+        hash_of: returns the digest of the graph's only tool with a name; empty for none.
     """
     found = {}
     for item in snapshot.interrupts:  # each level repeats the questions of its subgraphs

@@ -215,7 +215,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def _named(held: Mapping[Any, Any]) -> Iterator[Any]:
-    """Yield named values; a list that is named `tools` also as a model's tools."""
+    """Yield named values. Yield a list named `tools` also as a model's tools."""
     for name, value in list(held.items()):
         yield value
         if str(name).lower().endswith("tools") and isinstance(value, list | tuple):

@@ -215,7 +215,7 @@ def _import(reference: Reference) -> ModuleType:
 
 
 def _search(folder: Path) -> None:
-    """Import from a folder too, last, so that no file of a project replaces an installed module."""
+    """Append a folder to the import path, so that no file of a project replaces an installed module."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 

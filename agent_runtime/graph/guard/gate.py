@@ -294,7 +294,7 @@ class Gate:
         return spec.scope, spec.effect
 
     def hash_of(self, graph: str, name: str) -> str:
-        """Return the digest of a graph's only tool of a name; empty if there is none or several."""
+        """Return the digest of a graph's only tool with a name; empty if there is none or several."""
         digest = self._names[graph].only(name) if graph in self._names else ""
         return approval.tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
 

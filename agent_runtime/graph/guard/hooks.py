@@ -100,7 +100,7 @@ class ToolEvents:
 class Execution:
     """One admitted call of a tool.
 
-    A call that a cancel or a question interrupts has not ended: the graph makes it again, or the turn is over.
+    A call that a cancellation or a question interrupts has not ended: the graph makes it again, or the turn is over.
 
     Attributes:
         call: the same whenever the graph makes this call again, and unique in the turn.
@@ -214,7 +214,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def watching(decider: gate.Gate, events: ToolEvents | None = None) -> Iterator[None]:
-    """Guard every tool call of the process for the block. A call outside a turn is then refused."""
+    """Guard every tool call of the process during the block. A call outside a turn is then refused."""
     watch = _watch(decider, events)
     with _LOCK:
         if not _WATCHES:

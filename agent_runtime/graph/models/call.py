@@ -1,6 +1,6 @@
 """Model calls: checked against the daily token budget, retried if that may help, and examined before use.
 
-Only this layer retries. It waits on the runtime's clock, so that a cancel, a drain and the category's time limit
+Only this layer retries. It waits on the runtime's clock, so that a cancellation, a drain and the category's time limit
 interrupt it at once. It also logs each try, its fault and its wait. Errors leave this layer in our own words, without
 keys, because a provider's error would be stored in the checkpoint.
 """

@@ -20,7 +20,7 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
 
 CALENDAR = ".ics"
-# Bounds, in years, of the parts in which events are read. Most oversized calendars are known after the first part.
+# Bounds, in years, of the parts in which events are read. Most oversized calendars are detected in the first part.
 _YEARS = (0, 1, 2, 4, 10)
 _MOST_READ = 10_000
 _AGAIN = "before then, read the calendar again: apply the file, or edit the task"

@@ -37,7 +37,7 @@ def before(task: Task) -> Sequence[str]:
 def is_whole(session: Session, task: Task, event: Event) -> bool:
     """Return True if an event completes the tasks that a task follows: each succeeded since the task's last fire.
 
-    Of several that succeeded, the last one fires the task.
+    If several succeeded, the last one fires the task.
     """
     others = set(before(task)) - {event.task_name}
     if event.name != SUCCEEDED or not others or task.definition.on is None:
@@ -76,7 +76,7 @@ async def answers(
 
 
 def _wanted(session: Session, good: Mapping[str, Source]) -> dict[str, tuple[str, dict[str, Source]]]:
-    """Return, by fire id, the fire's task and the turns whose answers a task that follows gets."""
+    """Return, by fire id, the fire's task and the turns whose answers go to tasks that follow it."""
     listeners = session.events.listeners({SUCCEEDED})
     found: dict[str, tuple[str, dict[str, Source]]] = {}
     for fire_id, fire in session.fires.by_ids(list(good) if listeners else []).items():

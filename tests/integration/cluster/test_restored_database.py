@@ -176,7 +176,7 @@ def test_who_was_stopped_while_the_database_was_put_back_writes_nothing_more(clu
     cluster.forget(process)
     process.send_signal(signal.SIGCONT)
     assert process.wait(30) == EXIT_CONFLICT
-    assert "was put back to an earlier time while this process ran; it stops writing" in said_by(home)
+    assert "was restored to an earlier time while this process ran; it stops writing" in said_by(home)
     assert (
         cluster.value("SELECT count(*) FROM runner.nodes") == cluster.value("SELECT count(*) FROM runtime.owners") == 0
     )

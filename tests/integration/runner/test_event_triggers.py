@@ -283,7 +283,7 @@ async def test_explain_tells_what_became_of_every_trigger(rig: Rig, peer: Peer) 
     verdict, said = await explained("one")
     assert verdict == "coalesced"
     assert "2 triggers from 2026-03-02T09:00:01Z to 2026-03-02T09:00:02Z" in said
-    assert f"went into {fire}" in said
+    assert f"was merged into {fire}" in said
     verdict, said = await explained("one", 20)
     assert verdict == "no_event"
     assert "It fires for every demo on which n~=. agrees, once in 30s, when that window closes" in said

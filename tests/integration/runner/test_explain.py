@@ -79,7 +79,7 @@ async def test_stood_for_by_another_and_committed_and_coalesced(rig: Rig, peer: 
     verdict, text = await asked(rig, 60)
     assert verdict == "stood_for"
     assert f"{task.id}@20260302T090500Z stands for 5 scheduled times" in text
-    assert f"{task.id}@20260302T090100Z was committed for it and went into {task.id}@20260302T090500Z" in text
+    assert f"{task.id}@20260302T090100Z was committed for it and was merged into {task.id}@20260302T090500Z" in text
     assert (await asked(rig, 300))[0] == "pending"
     async with rig.running():
         rig.dispatcher.wake()
@@ -164,7 +164,7 @@ async def test_a_backfill_is_offered_only_where_the_schedule_of_now_names_the_ti
     task.spec.cron = "0 8 * * *"
     await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
     text = (await asked(rig, -86_400))[1]
-    assert ("Nor does the schedule that it has now include that time." in text, "backfill" in text) == (True, False)
+    assert ("The present schedule does not include that time either." in text, "backfill" in text) == (True, False)
 
 
 async def test_limit_reached_and_budget(rig: Rig, peer: Peer) -> None:

@@ -103,7 +103,7 @@ class Target(BaseModel):
 
 
 def _next(moment: time, now: datetime, zone: tzinfo) -> datetime:
-    """Return the first instant after `now` at which a clock of the zone shows a time of day."""
+    """Return the first instant after `now` at which a clock of the zone shows the time of day."""
     local = now.astimezone(zone)
     days = (datetime.combine(local.date() + timedelta(days=days), moment, zone) for days in (0, 1, 2))
     return next(at.astimezone(UTC) for at in days if at.astimezone(UTC) > now)

@@ -111,7 +111,7 @@ def take_pending(home: Home) -> list[str]:
 
 
 def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *, marker: str = "") -> bool:
-    """Send an alert by the first route that accepts it. Return True if one did or none is set. Writes no marker.
+    """Send an alert by the first route that accepts it. Return True if one did or no route is set. Writes no marker.
 
     An alert may name a tool as a model called it, so invisible characters are escaped.
     """

@@ -45,7 +45,7 @@ SENTENCES = {
     "logs.pruned": "the watchdog removed old trails: {removed}; and cut large logs: {cut}.",
     "audit.unsigned": "{process} could not sign the records: {error}.",
     "audit.changed": "{process} found that {what} is not as this machine has seen it: the records were changed, "
-    "or the database was put back.",
+    "or the database was restored.",
     # Task runner: fires.
     "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}"
     "[; that was {late} late, and its catch-up policy is {policy}]"
@@ -147,7 +147,7 @@ SENTENCES = {
     "handoff.waits": "the supervisor could not deliver a handoff, and tries again: {reason}.",
     "memory.embedding_failed": "the agent runtime could not index {entries} memory entries: {error}.",
     "run.repaired": "{process} restored what had been removed: {what}.",
-    "run.unreachable": "{process} could not put back its socket, lock or pid file: {reason}.",
+    "run.unreachable": "{process} could not restore its socket, lock or pid file: {reason}.",
     "metrics.unserved": "{process} could not serve metrics at {where}: {reason}.",
     # Processes.
     "node.gone": "{process} has seen nothing of machine {node} ({host}) since {since_at}, and raised an alert.",

@@ -2,7 +2,7 @@
 
 Every byte of a text becomes an asterisk, so that its container (JSON, a checkpoint, a frozen request, a line of a
 trail) can still be read. Ids, names, times, counts and hashes stay. Before anything is overwritten, the chains record
-which hashes no longer match: `turnkeeper audit verify` passes.
+which hashes no longer match, so `turnkeeper audit verify` passes.
 """
 
 import json

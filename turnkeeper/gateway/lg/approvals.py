@@ -191,7 +191,7 @@ def _answer(
 
 
 def rejection(asked: wire.Interrupt) -> wire.ResolveInterruptRequest:
-    """Return the decision of a client that ends a thread's run; a question with options is answered with false."""
+    """Return the decision that ends a thread's run. It answers a question with options with false."""
     request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
     if forms.question_of(asked).is_closed:
         request.decision, request.args_json = "answer", "false"

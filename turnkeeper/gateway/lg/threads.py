@@ -289,7 +289,7 @@ class Threads:
         return {"run_id": started.turn_id, "thread_id": started.thread_id}
 
     async def _answer(self, runtime: Any, thread_id: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer that a plain value is to the only question of a waiting thread; RemoteGraph resumes so."""
+        """Return a plain value as the answer to the only question of a waiting thread, as RemoteGraph resumes."""
         asked = await self._api.asked(runtime, thread_id)
         if len(asked) != 1:
             return body
@@ -324,7 +324,7 @@ class Threads:
             await socket.accept()
             async for text in socket.iter_text():
                 await self._take(socket, text, following)
-        except (WebSocketDisconnect, TimeoutError):  # it has left, or does not read
+        except (WebSocketDisconnect, TimeoutError):  # the client has disconnected, or does not read
             pass
         finally:
             streams_open.leave(counted)

@@ -183,7 +183,7 @@ class Answers:
 
 
 def _kept_as(request: Message) -> tuple[str, bytes]:
-    """Return the key of a request's kept answer. Of a period, which moves with the time, only the length counts."""
+    """Return the key of a request's kept answer. For a period, which moves with time, only the length counts."""
     fields, length = request.DESCRIPTOR.fields_by_name, 0
     if "from" in fields and "to" in fields:
         request, given = type(request)(), request

@@ -36,7 +36,7 @@ _IS_TCP = "turnkeeper.tcp"
 _HOSTS = frozenset({"127.0.0.1", "localhost"})
 
 Labels = tuple[str, ...]
-OF_ALL = "; of the whole store, so machines that share one all say the same: take max, not sum"
+OF_ALL = "; of the whole store: machines that share one report the same value, so take max, not sum"
 
 
 class Counter:

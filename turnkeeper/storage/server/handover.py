@@ -121,7 +121,7 @@ class Handover:
         self.put_all(connection, [_look(thread_id, why, b"") | {"not_before_us": due_us}], at)
 
     def cancel(self, connection: sa.Connection, turn_id: str, thread_id: str, reason: str, at: datetime) -> None:
-        """Store a cancel, and request that the owner carry it out. The first reason stays."""
+        """Store a cancellation, and request that the owner carry it out. The first reason stays."""
         self._cancel.run(connection, turn_id=turn_id, reason=reason, at_us=to_us(at))
         wish = json.dumps({"cancel": turn_id}).encode()
         self.put_all(connection, [_look(thread_id, f"cancel {turn_id}", wish)], at)
