@@ -63,8 +63,14 @@ NO_VERBS = {
 NO_VERBS |= {"When", "Where", "Whether", "Which", "Who", "Whom", "With"}
 UNCLEAR = re.compile(
     r"\b(?:nobody|goes on|go on|went on|going on|for ever|lives|lets? go|takes? none|of those that|such as are|likewise"
-    r"|Return (?:what|where|who)|(?:empty|None|False|True) where|keeps? its place)\b"
+    r"|Return (?:what|where|who)|(?:empty|None|False|True) where|keeps? its place|anew)\b"
+    r"|(?<=[a-z`)]), (?:empty|None) (?:if|for|when)\b"  # a second result is told by `or`
 )
+UNCLEAR_EVERYWHERE = re.compile(
+    r"(?<!\b[Tt]here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b)"  # "is not a"
+    r"|\banother \w+(?: \w+)? than\b|\blists? of texts\b"
+)
+ACTS_AS_A_VERB = re.compile(r"[A-Z]\w*[^s\W]s (?:a|an|the|each|every|all|both)\b|(?:How|That|What|When|Whether|Who)\b")
 
 NAMES_OF_NOTHING = {"utils", "common", "manager", "helper", "helpers", "misc"}
 
@@ -189,14 +195,26 @@ def test_the_docstring_of_a_function_begins_with_a_verb() -> None:
     assert not found
 
 
+def test_the_docstring_of_a_class_begins_with_a_noun() -> None:
+    documented = [(path, node) for path in own_modules() for node in nodes(path) if isinstance(node, ast.ClassDef)]
+    texts = [(path, ast.get_docstring(node) or "") for path, node in documented]
+    assert not [f"{name(path)}: {text.splitlines()[0]}" for path, text in texts if ACTS_AS_A_VERB.match(text)]
+
+
 def test_sentences_are_read_once() -> None:
     found = [
-        f"{name(path)}: {phrase}"
+        f"{name(path)}: {phrase[0]}"
         for path in own_modules()
         for text in sentences(path)
-        for phrase in UNCLEAR.findall(text)
+        for unclear in (UNCLEAR, UNCLEAR_EVERYWHERE)
+        for phrase in unclear.finditer(" ".join(text.split()))
     ]
     assert not found
+
+
+def test_sentences_of_documents_are_read_once() -> None:
+    texts = {name(path): " ".join(path.read_text().split()) for path in tracked("*.md")}
+    assert not [f"{page}: {phrase[0]}" for page, text in texts.items() for phrase in UNCLEAR_EVERYWHERE.finditer(text)]
 
 
 def test_functions_are_short() -> None:

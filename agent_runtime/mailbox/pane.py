@@ -206,7 +206,7 @@ class Pane:
         self._seen = found  # the program may have changed its name
 
     def _changed(self) -> Conflict:
-        what = f"another program runs in tmux session {self._name} than when the watching began"
+        what = f"tmux session {self._name} now runs a program other than the watched one"
         return Conflict(what, hint="nothing was submitted to it; start the agent, then watch again")
 
     def _look(self) -> Program:

@@ -1,6 +1,6 @@
 """Decisions about a trigger: one pure function of the trigger, the turn table and the thread's checkpoint.
 
-The first matching row decides. A decision about another turn than the trigger's sets `again`: carry out the decision,
+The first matching row decides. A decision about a turn other than the trigger's sets `again`: carry out the decision,
 read the facts again, and decide again.
 """
 

@@ -322,7 +322,7 @@ def _lacking_tier(args: Mapping[str, Any], context: TurnContext) -> Iterator[_La
     tier, category = args.get("tier"), context.category
     other = args.get("thread") or context.thread_id
     if tier == "conversation" and other != context.thread_id and f"conversation of {other}" not in category.memory:
-        reason = f"the turn belongs to another thread than {_short(str(other))}"
+        reason = f"the turn belongs to a thread other than {_short(str(other))}"
         yield _Lack(field="memory", value=f"conversation of {other}", reason=reason)
     if not isinstance(tier, str) or tier not in TIERS or tier not in category.memory:
         named = tier if isinstance(tier, str) and tier else "none named"

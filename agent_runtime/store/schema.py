@@ -57,7 +57,7 @@ turns = sa.Table(
     sa.Column("wake_after_s", sa.BigInteger),  # from the turn's end to the wake-up that its graph asked for
     # Seconds from the question of an approval to its reminder, its alert and its expiry; 0 for never.
     *numbers("approval_reminder_s", "approval_escalation_s", "approval_timeout_s", server_default="0"),
-    # The name of the turn's graph, empty for the default one; then JSON objects for the graph, each may be empty.
+    # The name of the turn's graph, or "" for the default one; then JSON objects for the graph, each may be empty.
     *texts("graph", "context_json", "config_json", "input_json", server_default=""),
     sa.Column("via", TEXT, nullable=False, server_default=""),  # an author's channel: PROGRAM/SURFACE/KEY
     sa.Column("run_json", TEXT, nullable=False, server_default=""),  # the options of a client's run, if it is one

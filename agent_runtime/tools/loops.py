@@ -241,7 +241,7 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
         where: Annotated[tuple[str, ...], "which events: field=value or field~=pattern, such as task=digest"] = (),
         debounce: Annotated[str, "how long after an event the next ones go into its fire, such as 30s"] = "",
         recurring: Annotated[bool, "false: it fires once"] = True,
-        max_fires: Annotated[int, "how often it fires at most; 0 is no limit"] = 0,
+        max_fires: Annotated[int, "how often it fires at most; 0 for no limit"] = 0,
         read_only: Annotated[bool, "its turns only read"] = False,
         category: Annotated[str, "what its turns may do: no more than this turn may"] = "",
         channel: Annotated[str, "another channel, if the category reaches it; empty for the turn's own"] = "",

@@ -121,7 +121,7 @@ PRUNING_S = 0.05  # interval between requests for pruning that was postponed
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
 _OTHER_STATE = ("write", "checkpoint_id")  # options of a client's run that write into a state, or fork a thread
 _ENDINGS = {"cancelled": "was cancelled before it finished", "failed": "failed before it finished"}
-# The result of an action: True if it is done, False if it waits for the next process, None if the facts changed
+# The result of an action: True if it is done, False if it waits for the next process, or None if the facts changed
 # before the action took effect, so that a new decision is needed.
 Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
 

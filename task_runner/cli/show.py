@@ -35,7 +35,7 @@ def list_(
     state: Annotated[str, typer.Option(help="Only tasks in this state.")] = "",
     tag: Annotated[list[str] | None, typer.Option(help="Only tasks with this label, as key=value.")] = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh the list every two seconds.")] = False,
-    follow: Annotated[bool, typer.Option(help="Then print each change of a task as it happens.")] = False,
+    follow: Annotated[bool, typer.Option(help="Then print each change to a task as it happens.")] = False,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
@@ -53,7 +53,7 @@ def list_(
 
 
 def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> None:
-    """Print the list, then each change of a task in it. Repeat after a restart of the daemon or a lost change."""
+    """Print the list, then each change to a task in it. Repeat after a restart of the daemon or a lost change."""
     clock, names, cursor = SystemClock(), dict[str, str](), ""
     chosen = runner()
     while True:
@@ -123,7 +123,7 @@ def show_task(task: Any, output: console.Output) -> None:
 
 
 def show_change(task: Any, output: console.Output, done: str) -> None:
-    """Report a change of a task, or print the task."""
+    """Report a change to a task, or print the task."""
     if output in {console.Output.TABLE, console.Output.WIDE}:
         typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=texts.is_loop(task))}")
     else:

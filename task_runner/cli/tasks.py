@@ -68,7 +68,7 @@ def _options() -> dict[str, Any]:
 
 
 def takes_task_options(command: F) -> F:
-    """Add the options of the fields to a command. Its `**given` receives them, None for options not given."""
+    """Add the options of the fields to a command. Its `**given` receives their values, or None if not given."""
     console.declared(command, command, {name: (option, None) for name, option in _options().items()})
     command.panels = PANELS  # type: ignore[attr-defined]
     return command

@@ -99,7 +99,7 @@ class Runtime:
     ) -> AsyncGenerator[wire.BridgedEvent, None]:
         """Yield the events with these names from inside turns, after a sequence number in commit order, then new ones.
 
-        If the stream begins at another position than requested, the first event has no name and gives that position.
+        If the stream begins at a position other than requested, the first event has no name and gives that position.
         """
         request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
         return self._watch("WatchEvents", request, wire.BridgedEvent)

@@ -553,7 +553,7 @@ def _numbered(wake: Fire, before: Fire | None, at: datetime) -> str:
     if before is None or before.ended_at is None or before.ended_at > wake.nominal_at:
         return line
     later = format_rough((wake.nominal_at - before.ended_at).total_seconds())
-    return f"{line} The one before, turn {before.turn_id or before.fire_id}, ended {later} earlier."
+    return f"{line} The previous one, turn {before.turn_id or before.fire_id}, ended {later} earlier."
 
 
 def _next_wake(task: Task, wakes: Sequence[Fire]) -> Explanation:

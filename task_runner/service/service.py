@@ -393,7 +393,7 @@ class Service:
         return shown
 
     async def watch_tasks(self, request: wire.WatchTasksRequest) -> AsyncIterator[wire.TaskChange]:
-        """Yield each change of a task after the cursor, until the daemon stops."""
+        """Yield each change to a task after the cursor, until the daemon stops."""
         watched = self._watched
         number = watched.number_at(request.cursor) if request.cursor else watched.newest
         if not request.cursor:

@@ -1,4 +1,4 @@
-"""Keep the newest changes of tasks in memory, each with a cursor from which a reader can continue.
+"""Keep the newest changes to tasks in memory, each with a cursor from which a reader can continue.
 
 No state is kept per reader, so slow readers cost nothing. If the change after a reader's cursor is gone, or the cursor
 is from an earlier run of the daemon, the reader is told to list again.
@@ -53,7 +53,7 @@ class Changed(NamedTuple):
 
 
 class TaskChanges:
-    """The newest changes of tasks in one run of the daemon.
+    """The newest changes to tasks in one run of the daemon.
 
     Attributes:
         newest: the number of the newest change; 0 before the first.

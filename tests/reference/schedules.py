@@ -52,7 +52,7 @@ RRULE = {
     "FREQ=WEEKLY;BYMONTHDAY=1": "",
     "FREQ=MONTHLY;BYYEARDAY=100": "",
     "FREQ=MONTHLY;BYWEEKNO=20": "",
-    "DTSTART;TZID=Europe/Riga:20260302T090000 FREQ=DAILY": "another zone than the task's",
+    "DTSTART;TZID=Europe/Riga:20260302T090000 FREQ=DAILY": "a zone other than the task's",
     "DTSTART:19600302T090000Z FREQ=DAILY": "",
     "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30": "a rule that never fires",
     "FREQ=DAILY;FREQ=WEEKLY": "",

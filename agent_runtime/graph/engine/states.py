@@ -30,7 +30,7 @@ def to_json(value: Any) -> str:
     """Return a graph's value as JSON, in the form of LangGraph's API: a message becomes an object with its fields."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError):  # keys that are no texts, or a value that contains itself
+    except (TypeError, ValueError):  # keys that are not strings, or a value that contains itself
         return json.dumps(str(value))
 
 

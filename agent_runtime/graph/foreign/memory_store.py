@@ -346,7 +346,7 @@ def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[l
 
 
 def _edited(value: Any, own: Any) -> Any:
-    """Return an edited value. Raises InvalidInput if the value is missing or of another kind than the graph's."""
+    """Return an edited value. Raises InvalidInput if the value is missing or its kind differs from the graph's."""
     if value is None or isinstance(value, Mapping) != isinstance(own, Mapping):
         kind = "an object" if isinstance(own, Mapping) else "no object"
         raise InvalidInput(f"this entry's value is {kind}", where="value", hint="put the new value into the edit")

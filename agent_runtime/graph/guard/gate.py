@@ -55,7 +55,7 @@ class RepeatedCalls:
         Args:
             call: a text with all known facts about the call.
         """
-        run = configurable().get(_IN_TASK)  # made anew for each run of a node
+        run = configurable().get(_IN_TASK)  # a new one for each run of a node
         with self._lock:
             if run is None:  # the caller is never run again
                 return f"{call}|outside {next(self._outside)}"
@@ -166,7 +166,7 @@ NOBODY_THERE = Refused(
 ONLY_READS = Refused(
     text="this loop only reads, and its author is asked nothing; this call was not run: continue without it"
 )
-OTHER_PROCESS = Refused(text="this call was made in another process than the turn's; it was not run")
+OTHER_PROCESS = Refused(text="this call was made in a process other than the turn's; it was not run")
 
 
 def over_limit(number: int, most: int) -> str:

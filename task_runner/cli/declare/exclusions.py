@@ -96,7 +96,7 @@ def _query(occurrences: Any, calendar: Any) -> Any:
             self._is_off = str(event.get("STATUS", "")).upper() == "CANCELLED"
 
         def as_component(self, start: date, stop: date, _keep: object) -> dict[str, str]:
-            """Return the exclusion of an occurrence as `covers`, empty if the event is cancelled or has no length."""
+            """Return the exclusion of an occurrence as `covers`, or "" if the event is cancelled or has no length."""
             return {"covers": "" if self._is_off else _written(start, stop)}
 
     return occurrences.of(calendar, components=[occurrences.ComponentsWithName("VEVENT", Covering)])

@@ -527,7 +527,7 @@ async def test_explain_says_what_armed_a_wake_and_what_comes_next(rig: Rig, peer
         assert (ahead.verdict, ahead.lines[-1]) == ("future", "If a turn asks for no further wake, the task ends.")
         await iterate(rig, peer, 30)
         ended = await rig.service.explain_fire(wire.ExplainFireRequest(name=made.id))
-        assert "The one before, turn turn-1, ended 30s earlier." in ended.lines[1]
+        assert "The previous one, turn turn-1, ended 30s earlier." in ended.lines[1]
         assert "asked for no further wake" in ended.lines[-1]
     preview = await rig.service.preview_schedule(wire.PreviewScheduleRequest(name=made.id))
     assert (list(preview.nominals), preview.schedule) == ([], "self-paced")

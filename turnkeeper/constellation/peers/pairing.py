@@ -147,7 +147,7 @@ def fingerprint_of(root: x509.Certificate) -> str:
 def holder_of(certificate: bytes, roots: Mapping[str, x509.Certificate]) -> str | None:
     """Return the fingerprint of the home whose key signed a certificate (DER). None if no known home did.
 
-    A certificate that names another home than its signer is refused.
+    A certificate that names a home other than its signer is refused.
     """
     with contextlib.suppress(ValueError, x509.ExtensionNotFound):
         found = x509.load_der_x509_certificate(certificate)

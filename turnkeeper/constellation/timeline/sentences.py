@@ -73,7 +73,7 @@ SENTENCES = {
     "outage.began": "the task runner could no longer reach the agent runtime.",
     "outage.ended": "the task runner reached the agent runtime again.",
     "runtime.refused": "the agent runtime refused to take fires from the task runner: {reason}.",
-    "runtime.replaced": "the task runner found that the agent runtime has another store than before.",
+    "runtime.replaced": "the task runner found that the agent runtime has a new store.",
     # Agent runtime: arrivals.
     "fire.arrived": f"the agent runtime got {_OF_TASK} from the task runner, and waits for its store.",
     "fire.received": f"the agent runtime accepted {_OF_TASK}[ ({{disposition}})]; its turn is {{turn_id}}.",

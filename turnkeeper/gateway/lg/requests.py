@@ -265,7 +265,7 @@ def forked(asked: RunRequest, newest: Mapping[str, Any], state: Mapping[str, Any
     if source == "update":
         refuse("input", "no steps run after a write into the state", "give an input")
     # A fork has the state of its parent. LangGraph adds no checkpoint at the beginning if the newest one is a fork, and
-    # without a checkpoint of its own a turn that is killed would begin anew.
+    # without a checkpoint of its own a turn that is killed would start over.
     place = state["parent_checkpoint_id"] if source == "fork" and state is newest else state["checkpoint_id"]
     run = {**asked.run, "checkpoint_id": place, "replays": True}
     return replace(asked, text="Run again from an earlier state", run=run)
