@@ -402,7 +402,7 @@ def _also_fired(entry: Fire) -> list[str]:
     if entry.kind in {FireKind.SCHEDULED, FireKind.EVENT}:
         return []
     how = "by hand" if entry.kind is FireKind.MANUAL else "by a backfill"
-    return [f"In addition, {entry.fire_id} was requested {how}: {entry.outcome}."]
+    return [f"In addition, {entry.fire_id} was asked for {how}: {entry.outcome}."]
 
 
 def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[Fire] = ()) -> tuple[str, list[str]]:
