@@ -52,8 +52,7 @@ class Incoming:
     """The event that needs a decision.
 
     Attributes:
-        source: a fire, an author's message, an agent's message, the author's decision, a cancellation, or recovery
-            after a crash.
+        source: a fire, a message of an author or an agent, a decision, a cancellation, or recovery after a crash.
         turn_id: the turn that a fire or message will start, or the turn to cancel.
         kept: True for a message that was kept back and now comes from the store.
     """
@@ -70,8 +69,7 @@ class TurnFacts:
 
     Attributes:
         answered: the interrupts that the turn's newest resume answers; empty if the turn began with an input.
-        tries: intervals since the turn's start or newest resume, without those that ended with an orderly stop of the
-            process.
+        tries: intervals since the turn's start or newest resume, except those that an orderly stop ended.
         paused_until: the end of a bounded pause; `pause` is its interrupt.
         graph, context_json, config_json: the graph and its input, as in the turn's row.
     """

@@ -74,8 +74,7 @@ class Dispatcher:
 
     Attributes:
         refusal: why the runtime refuses fires from this runner; empty if it accepts them or is unreachable.
-        on_sent: called when fires are sent for the first time, with the lateness of each in seconds and whether it is
-            caught up.
+        on_sent: called when fires are first sent, with the lateness of each in seconds and whether it is caught up.
         traceparent: returns the W3C trace context of a fire id; None without traces.
     """
 

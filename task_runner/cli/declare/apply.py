@@ -215,7 +215,7 @@ def read_crontab(text: str) -> Carried:
         if given:
             left.append((number, "the text after %, which is the command's input"))
         spec = wire.TaskSpec(name=_name(command, names), cron=cron)
-        told = command.replace("{{", "\\{{")  # two braces of a command are no variable
+        told = command.replace("{{", "\\{{")  # two braces of a command are not a variable
         spec.prompt = f"Run this command and report what it says:\n\n{told}"
         if timezone:
             spec.timezone = timezone
