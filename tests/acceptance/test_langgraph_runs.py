@@ -2,20 +2,72 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.langgraph import Lg, constellation_with_web, said
+from tests.support.langgraph import Lg, said
+from tests.support.machines import constellation_on, new_home
+from tests.support.web import configure, serving
 
+HELD = """
+import asyncio
+from pathlib import Path
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+async def hold(state):
+    while state["messages"][-1].text == "Hold" and Path(__file__).with_name("held").exists():
+        await asyncio.sleep(0.01)
+    return {"messages": [AIMessage("Done")]}
+
+builder = StateGraph(MessagesState)
+builder.add_node(hold)
+builder.add_edge(START, "hold")
+builder.add_edge("hold", END)
+graph = builder.compile()
+"""
 RUN: dict[str, Any] = {"assistant_id": "agent0", "input": said("Hello")}
+HELLO = RUN | {"assistant_id": "held"}
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def lg() -> Iterator[Lg]:
-    with constellation_with_web() as found:
-        yield found
+def lg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lg]:
+    """A constellation with a second graph, `held`, that holds at the message "Hold"."""
+    project = tmp_path_factory.mktemp("project")
+    (project / "graph.py").write_text(HELD)
+    (project / "held").touch()
+    graphs = f"[graphs]\nheld = {json.dumps(f'{project}/graph.py:graph')}\n"
+    with new_home() as home, constellation_on(None, home) as constellation:
+        shipped = (ROOT / "categories" / "conversation.toml").read_text()
+        home.categories.mkdir(exist_ok=True)
+        granted = shipped.replace("[scopes]\n", '[scopes]\ngraphs = ["held"]\n', 1)
+        (home.categories / "conversation.toml").write_text(granted)
+        configure(home, graphs)
+        constellation.start()
+        with serving(home, graphs) as web:
+            yield Lg(constellation, web)
+
+
+def held(lg: Lg, thread: str) -> str:
+    """Return a run that runs until it is cancelled."""
+    place = f"/threads/{thread}/runs"
+    run_id = lg.ask("POST", place, {"assistant_id": "held", "input": said("Hold")})["run_id"]
+
+    def runs() -> bool:
+        return bool(lg.ask("GET", f"{place}/{run_id}")["status"] == "running" and texts(lg, thread)[-1:] == ["Hold"])
+
+    lg.constellation.until("the run to run", runs)
+    return str(run_id)
+
+
+def texts(lg: Lg, thread: str) -> list[str]:
+    """Return what people wrote in the state of a thread."""
+    messages = lg.ask("GET", f"/threads/{thread}/state")["values"].get("messages", [])
+    return [one["content"] for one in messages if one["type"] == "human"]
 
 
 def made(lg: Lg) -> str:
@@ -134,3 +186,45 @@ def test_events_of_each_call_are_streamed(lg: Lg) -> None:
     told = [data for name, data in lg.stream(f"/threads/{lg.thread()}/runs/stream", body) if name == "events"]
     assert {"on_chain_start", "on_chain_stream", "on_chain_end"} <= {one["event"] for one in told}
     assert json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stays"), [("interrupt", ["Hello", "Hold", "Now this"]), ("rollback", ["Hello", "Now this"])]
+)
+def test_a_run_takes_the_place_of_those_that_are_not_over(lg: Lg, strategy: str, stays: list[str]) -> None:
+    thread = lg.thread()
+    place = f"/threads/{thread}/runs"
+    lg.ask("POST", f"{place}/wait", HELLO)
+    running, queued = held(lg, thread), lg.ask("POST", place, HELLO)["run_id"]
+    listed = {run["run_id"]: run["status"] for run in lg.ask("GET", place)}
+    assert (listed[running], listed[queued]) == ("running", "pending")
+    body = {"assistant_id": "held", "input": said("Now this", id="m1"), "multitask_strategy": strategy}
+    answer = lg.http.post(f"{place}/wait", json=body)
+    assert [one["content"] for one in answer.json()["messages"] if one["type"] == "human"] == stays
+    made = answer.headers["content-location"].rpartition("/")[2]
+    statuses = {run["run_id"]: run["status"] for run in lg.ask("GET", place)}
+    assert (statuses[running], statuses[queued], statuses[made]) == ("interrupted", "interrupted", "success")
+    assert lg.ask("POST", place, body)["run_id"] == made, "the repeated request is the run of before"
+    assert texts(lg, thread) == stays
+
+
+def test_the_first_run_of_a_thread_is_rolled_back_to_nothing(lg: Lg) -> None:
+    thread = lg.thread()
+    held(lg, thread)
+    lg.ask("POST", f"/threads/{thread}/runs/wait", HELLO | {"multitask_strategy": "rollback"})
+    assert texts(lg, thread) == ["Hello"]
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+def test_a_pending_approval_is_decided_before_another_run_takes_the_place(lg: Lg, strategy: str) -> None:
+    found = lg.waiting()
+    place = f"/threads/{found['thread_id']}/runs"
+    refused = lg.ask("POST", place, RUN | {"multitask_strategy": strategy}, status=409)
+    assert refused["code"] == "conflict"
+    assert "decide first" in refused["instead"]
+    assert lg.ask("GET", f"/threads/{found['thread_id']}")["interrupts"] == found["interrupts"]
+
+
+def test_an_unknown_strategy_is_refused_with_those_that_exist(lg: Lg) -> None:
+    refused = lg.ask("POST", f"/threads/{lg.thread()}/runs", RUN | {"multitask_strategy": "race"}, status=422)
+    assert refused["instead"] == "one of enqueue, reject, interrupt, rollback"

@@ -36,6 +36,7 @@ RUN = frozenset(
     }
 )
 _CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "run_name": str, "metadata": dict}
+STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 LONGEST_SHOWN = 4000  # characters of an input without a human message, in the conversation
 NOT_STREAMED = frozenset({"lifecycle"})  # modes of which nothing is sent
 MOST_UNSURE = 1024
@@ -143,7 +144,7 @@ class RunRequest:
         rejects: `goto` names the end: reject all pending approvals, as agent-chat-ui's "Mark as Resolved" asks.
         replays: there is neither an input nor a command: run the steps that follow from a state.
         checkpoint_id: the state at which the run begins; empty for the newest.
-        if_busy: reject or enqueue.
+        if_busy: one of :data:`STRATEGIES`.
         options: `config_json` and `context_json`.
     """
 
@@ -169,9 +170,8 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
     refuse_options(body, RUN)
     if body.get("on_completion") == "delete":
         refuse("on_completion", "threads are kept", "leave it out, or give keep")
-    if (busy := body.get("multitask_strategy") or "enqueue") not in {"enqueue", "reject"}:
-        cancel = "cancel the run first: runs.cancel(THREAD_ID, RUN_ID)"
-        refuse("multitask_strategy", "a message cannot cancel a turn, and a turn's effects stay", cancel)
+    if (busy := body.get("multitask_strategy") or "enqueue") not in STRATEGIES:
+        raise InvalidInput("is not a strategy", where="multitask_strategy", hint=f"one of {', '.join(STRATEGIES)}")
     command = _command(body.get("command"))
     replays = not command and body.get("input") is None
     text, message_id, given = ("", "", {}) if command or replays else _input(body["input"])

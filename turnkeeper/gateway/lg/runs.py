@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import Who, need
@@ -23,6 +24,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _BUSY = frozenset({"accepted", "running", "paused", "interrupted"})
 _KEPT = "its record stays"
+_REPLACED = "another run took its place"
 
 
 class Started:
@@ -134,6 +136,11 @@ class Runs(lg.Handlers):
         name = f"{thread.thread_id}/{asked.message_id}" if asked.message_id else ""
         name += f"/{about}" if name and "checkpoint_id" in asked.run else ""  # an edited message may keep its id
         id_ = self._api.once.id_of(about, key or name, who.key)
+        if asked.if_busy in {"interrupt", "rollback"}:
+            known = await self._taken(runtime, turn_id_of("message", id_))
+            if known is not None:  # a repeated request does not cancel its own run
+                return wire.SendMessageResponse(turn_id=known.turn_id, thread_id=thread.thread_id, duplicate=True)
+            asked = await self._taking_over(runtime, thread, asked)
         request = wire.SendMessageRequest(
             channel=thread.channel or self._api.channel,
             text=asked.text,
@@ -151,6 +158,57 @@ class Runs(lg.Handlers):
             self._api.once.is_unsure(about, id_)
             raise
         return sent
+
+    @staticmethod
+    async def _taken(runtime: Any, turn_id: str) -> wire.Turn | None:
+        """Return a turn, also one that has not begun; None if there is none."""
+        try:
+            found: wire.Turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=turn_id))
+        except NotFound:
+            return None
+        return found
+
+    async def _taking_over(self, runtime: Any, thread: wire.Thread, asked: requests.RunRequest) -> requests.RunRequest:
+        """Cancel the runs of a thread that are not over, and return the request that takes their place.
+
+        To roll back, the returned request begins at the state before these runs. What their tools did stays done.
+
+        Raises:
+            Conflict: a run waits for a person; only a decision ends that.
+        """
+        queued = await runtime.ListWaitingRuns(wire.ListWaitingRunsRequest(thread_id=thread.thread_id))
+        begun = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread.thread_id, limit=200))
+        left = [turn for turn in (*queued.turns, *begun.turns) if turn.status not in FINISHED]
+        waits = thread.waiting or any(turn.status in {"interrupted", "paused"} for turn in left)
+        for turn in left if not waits else ():
+            cancel = wire.CancelTurnRequest(turn_id=turn.turn_id, reason=_REPLACED, unless_waiting=True)
+            await runtime.CancelTurn(cancel)
+        for turn in left if not waits else ():
+            waits = waits or await self._until_over(runtime, turn) not in FINISHED
+        if waits:
+            hint = "decide first: command={'resume': …}; or give enqueue"
+            raise Conflict("a run of the thread waits for a decision", where="multitask_strategy", hint=hint)
+        over = {turn.turn_id for turn in left}
+        if asked.if_busy == "interrupt" or not over:
+            return asked
+        listed = wire.ListStatesRequest(thread_id=thread.thread_id, limit=lg.MOST_LISTED)
+        states = [json.loads(text) for text in (await runtime.ListStates(listed)).states_json]
+        theirs = [state for state in states if (state["metadata"] or {}).get("run_id") in over]
+        if not theirs:  # they saved nothing
+            return asked
+        first = theirs[-1]  # on a new thread it is an input, which another input replaces
+        return replace(
+            asked, run={**asked.run, "checkpoint_id": first["parent_checkpoint_id"] or first["checkpoint_id"]}
+        )
+
+    async def _until_over(self, runtime: Any, turn: wire.Turn) -> str:
+        """Wait until a turn is over, or waits for a person. Return its last status."""
+        followed = lg.Followed(runtime, self._api.gateway.clock, turn.thread_id, turn.turn_id)
+        async with aclosing(followed.changes()) as changes:
+            async for _ in changes:
+                if followed.status in FINISHED:
+                    break
+        return followed.status
 
     async def write(self, who: Who, runtime: Any, thread: wire.Thread, body: dict[str, Any], key: str) -> None:
         """Write values into a thread's state, in a turn of its own.
@@ -326,11 +384,7 @@ class Runs(lg.Handlers):
         turn = await self._turn(runtime, request)
         await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason="cancelled over the API"))
         if request.query_params.get("wait") in {"1", "true", "True"}:
-            followed = lg.Followed(runtime, self._api.gateway.clock, turn.thread_id, turn.turn_id)
-            async with aclosing(followed.changes()) as changes:
-                async for _ in changes:
-                    if followed.status in FINISHED:
-                        break
+            await self._until_over(runtime, turn)
         (run,) = await self._api.runs(runtime, [await self._turn(runtime, request)])
         return lg.reply(run)
 

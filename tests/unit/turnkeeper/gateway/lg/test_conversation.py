@@ -110,8 +110,8 @@ def test_the_options_of_a_run_are_kept_with_its_turn() -> None:
 BODY: dict[str, Any] = {"assistant_id": "agent0", "input": {"messages": [{"role": "user", "content": "Hi"}]}}
 REFUSED = [
     ({"interrupt_before": "x"}, "interrupt_before"), ({"webhook": "http://x"}, "webhook"),
-    ({"after_seconds": 3}, "after_seconds"), ({"multitask_strategy": "interrupt"}, "multitask_strategy"),
-    ({"multitask_strategy": "rollback"}, "multitask_strategy"), ({"on_completion": "delete"}, "on_completion"),
+    ({"after_seconds": 3}, "after_seconds"), ({"multitask_strategy": "race"}, "multitask_strategy"),
+    ({"on_completion": "delete"}, "on_completion"),
     ({"command": {"goto": "agent"}}, "command.goto"), ({"command": {"update": {"a": 1}}}, "command.update"),
     ({"config": {"recursion_limit": "5"}}, "config.recursion_limit"), ({"config": {"callbacks": [1]}}, "config.callbacks"),
     ({"stream_mode": "all"}, "stream_mode"),
