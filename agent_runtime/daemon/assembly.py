@@ -19,7 +19,7 @@ from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, bu
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine, Engines
-from agent_runtime.graph.engine.model_output import Answered, LiveOutput
+from agent_runtime.graph.engine.model_output import LiveOutput, ModelCallLog
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.guard.hooks import ToolEvents
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
@@ -440,7 +440,7 @@ class Basis:
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
         subagents.begin(gate, specs, inner)
-        answered = Answered(emit=self.log.emit, steady=self.clock.monotonic)
+        answered = ModelCallLog(emit=self.log.emit, steady=self.clock.monotonic)
         default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live, answered=answered)
         observers = Observers("turns", self.log, settings, self.clock)
         self.stack.callback(observers.close)

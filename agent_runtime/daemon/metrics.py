@@ -24,7 +24,7 @@ _STORE = metrics.Gauge("turnkeeper_store_bytes", "size of a store on disk, if it
 _TROUBLE = metrics.Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks the process, else 0")
 
 
-class Counted:
+class Counters:
     """Counters of the runtime."""
 
     def __init__(self, steady: Callable[[], float]) -> None:
@@ -114,7 +114,7 @@ def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> me
     """Return an exporter of the runtime's metrics that does not serve yet; None if metrics are disabled."""
     if not settings.metrics.enabled:
         return None
-    counted = Counted(clock.monotonic)
+    counted = Counters(clock.monotonic)
     count_events(runtime.log, counted.events())
 
     async def read() -> Sequence[Any]:

@@ -26,7 +26,7 @@ _TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks t
 _ENDS = sorted(set(Outcome) - OPEN - {Outcome.PRUNED})
 
 
-class Counted:
+class Counters:
     """The counters of the runner."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def export(home: Home, runner: Runner, settings: Settings, clock: Clock) -> Expo
     """Return the exporter of the runner's metrics, not yet serving; None if metrics are disabled."""
     if not settings.metrics.enabled:
         return None
-    counted = Counted()
+    counted = Counters()
     count_events(runner.log, counted.events())
     runner.dispatcher.on_sent = counted.sent
 

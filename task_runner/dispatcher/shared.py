@@ -20,7 +20,7 @@ from task_runner.planner import ledger, log_records, self_paced
 from task_runner.scheduler import planning
 from task_runner.scheduler.events import TakenIn, take_in
 from task_runner.store.rows import Key, Outgoing
-from task_runner.store.shared import Happened, Told
+from task_runner.store.shared import Happened, WrittenTurnEvent
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
@@ -376,7 +376,7 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
     return len(told), done + over
 
 
-def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Planned:
+def _stop_refused(session: Session, told: WrittenTurnEvent, now: datetime) -> planning.Planned:
     """Stop the task of a refused fire. No runtime can begin it unless the task, or its graph or category, changes."""
     fire = session.fires.by_ids([told.fire_id]).get(told.fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
@@ -384,7 +384,7 @@ def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Plann
     return stop_hopeless(session, task.id, told.error, now) if task and active else planning.Planned()
 
 
-def _news_of(told: Told, now: datetime) -> outcomes.News:
+def _news_of(told: WrittenTurnEvent, now: datetime) -> outcomes.News:
     return outcomes.News(
         fire_id=told.fire_id,
         attempt=told.attempt,
@@ -397,6 +397,6 @@ def _news_of(told: Told, now: datetime) -> outcomes.News:
     )
 
 
-def _is_by_author(told: Told) -> bool:
+def _is_by_author(told: WrittenTurnEvent) -> bool:
     """Return whether an author's message began a turn. An answer to an agent's question continues a turn instead."""
     return told.trigger == "author" and told.state == ledger.TurnState.STARTED.name and not told.fire_id

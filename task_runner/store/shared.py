@@ -23,7 +23,7 @@ _GOES_ON = frozenset({"interrupted", "paused", "running"})
 _REVIEWS = frozenset({"PROPOSED", "CONTRADICTED", "REVIEWED"})  # events of proposals, not states of a turn
 
 
-class Told(NamedTuple):
+class WrittenTurnEvent(NamedTuple):
     """One turn event, as the runtime wrote it."""
 
     sequence: int
@@ -113,7 +113,7 @@ class Shared:
         """Set the time before which no runner may hand over another caught-up fire."""
         _SLOT_UNTIL.run(self._connection, slot=_CATCH_UP, at=to_us(at))
 
-    def take(self, limit: int) -> list[Told]:
+    def take(self, limit: int) -> list[WrittenTurnEvent]:
         """Return at most `limit` turn events that no runner has read, in order, and mark them as read.
 
         Events of one task stay in order across runners: a runner locks the tasks of the events it reads, and skips
@@ -123,7 +123,7 @@ class Shared:
         tasks_of = dict(_TASKS_OF.rows(self._connection, ids=listed({fire_id for _, fire_id in found if fire_id})))
         free = set(_LOCK_FREE.values(self._connection, ids=listed(set(tasks_of.values()))))
         mine = [number for number, fire_id in found if tasks_of.get(fire_id) is None or tasks_of[fire_id] in free]
-        taken = [Told(*row) for row in _TAKE.rows(self._connection, numbers=listed(mine))] if mine else []
+        taken = [WrittenTurnEvent(*row) for row in _TAKE.rows(self._connection, numbers=listed(mine))] if mine else []
         if taken:
             _TAKEN.run(self._connection, numbers=listed([each.sequence for each in taken]))
         return taken
@@ -187,7 +187,7 @@ _REFUSED_FOR = (
 )
 _TAKE = Statement(
     _new(
-        *(_told.c[name] for name in Told._fields[:10]),
+        *(_told.c[name] for name in WrittenTurnEvent._fields[:10]),
         (_told.c.tokens_in + _told.c.tokens_out).label("tokens"),
         _told.c.wake_after_s,
         sa.func.coalesce(_REFUSED_FOR, ""),

@@ -127,8 +127,8 @@ def the_metrics() -> str:
     with tempfile.TemporaryDirectory() as folder:
         restarts = metrics.restarts(Path(folder), "agent-runtime")
     own = {
-        "task-runner": [*runner.Counted().all, *_gauges(runner)],
-        "agent-runtime": [*runtime.Counted(lambda: 0.0).all, *_gauges(runtime)],
+        "task-runner": [*runner.Counters().all, *_gauges(runner)],
+        "agent-runtime": [*runtime.Counters(lambda: 0.0).all, *_gauges(runtime)],
     }
     shared = {one.name for one in own["task-runner"]} & {one.name for one in own["agent-runtime"]}
     both = [one for one in own["task-runner"] if one.name in shared]

@@ -28,16 +28,16 @@ MOST_WAITING = 256  # turns and pieces read but not shown; above this, the runti
 
 
 @dataclass(frozen=True)
-class Lost:
+class Disconnected:
     """The runtime does not answer; the follower retries until it does."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Reconnected:
     """The runtime answers again."""
 
 
-Event = wire.ConversationTurn | Lost | Found | TurnkeeperError
+Event = wire.ConversationTurn | Disconnected | Reconnected | TurnkeeperError
 
 
 class Following:
@@ -77,9 +77,9 @@ class Following:
         event = self.next(timeout_s)
         if isinstance(event, TurnkeeperError):
             raise event
-        if isinstance(event, Lost):
+        if isinstance(event, Disconnected):
             view.tell("agent-runtime does not answer; waiting for it")
-        elif isinstance(event, Found):
+        elif isinstance(event, Reconnected):
             view.tell("agent-runtime answers again")
         elif event is not None:
             view.take(event)
@@ -102,7 +102,7 @@ class Following:
             try:
                 for turn in self._watch():
                     if lost:
-                        yield Found()
+                        yield Reconnected()
                     lost, shown = False, True
                     yield turn
             except Unreachable:
@@ -112,7 +112,7 @@ class Following:
                     yield error
                 return
             if not lost:
-                yield Lost()
+                yield Disconnected()
                 if not shown:
                     yield from self._stored()
             lost = shown = True
@@ -234,7 +234,7 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool, thread_id: str =
             screen.show_loops(lines)
             wake()
 
-        loops = import_module(LOOPS).LoopsShown(channel, show_loops)
+        loops = import_module(LOOPS).LoopPoller(channel, show_loops)
         loops.start()
         stack.callback(loops.stop)
         screen.tell("following; ? helps, q ends it" if typing else "following; Ctrl-C ends it")

@@ -147,7 +147,7 @@ def _next(loop: Any, now: datetime) -> str:
     return f"next in {format_rough(left)}{put_off}"
 
 
-class LoopsShown:
+class LoopPoller:
     """Poller of a channel's loops, every second in a background thread."""
 
     def __init__(self, channel: str, show: Callable[[list[str]], None]) -> None:

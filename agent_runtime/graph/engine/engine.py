@@ -188,7 +188,7 @@ class Engine:
         secrets: Collection[str] = (),
         live: model_output.LiveOutput | None = None,
         callbacks: Callable[[str], Sequence[Any]] = lambda _turn_id: (),
-        answered: model_output.Answered | None = None,
+        answered: model_output.ModelCallLog | None = None,
         hash_of: Callable[[str], str] = lambda _tool: "",
         events: Any = None,
     ) -> None:

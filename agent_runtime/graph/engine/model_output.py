@@ -47,7 +47,7 @@ def tokens_of(messages: Sequence[BaseMessage]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class ModelCallLog:
     """The log of each model call of an author's graph. Our own agent logs its calls itself.
 
     Attributes:
@@ -67,7 +67,7 @@ class Answered:
 class ModelUsage(BaseCallbackHandler):
     """Sums of the tokens of finished model calls, including calls in worker threads."""
 
-    def __init__(self, turn_id: str, answered: Answered | None) -> None:
+    def __init__(self, turn_id: str, answered: ModelCallLog | None) -> None:
         self._lock = threading.Lock()
         self._tokens = (0, 0)
         self._turn_id, self._answered = turn_id, answered

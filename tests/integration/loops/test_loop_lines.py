@@ -13,7 +13,7 @@ from rich.console import Console
 
 from agent_runtime.cli import app
 from agent_runtime.cli.chat.follow import Dialogue, Following
-from agent_runtime.cli.chat.loops import LoopsShown, carry_out, parse_order
+from agent_runtime.cli.chat.loops import LoopPoller, carry_out, parse_order
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.service.servicer import Servicer
 from task_runner.daemon.assembly import Runner
@@ -167,7 +167,7 @@ async def test_the_view_of_a_conversation_shows_its_loops_and_takes_their_lines(
     out = io.StringIO()
     screen = Screen(Console(file=out, force_terminal=True, width=80, height=24, _environ={}), typing=True)
     dialogue = Dialogue("main", screen, Following("main", limit=50, live=True))
-    shown = LoopsShown("main", screen.show_loops)
+    shown = LoopPoller("main", screen.show_loops)
     shown.start()
     await asyncio.to_thread(dialogue._take_keys, b"/loop 15m check the build\r")
     (task,) = await tasks(runner)

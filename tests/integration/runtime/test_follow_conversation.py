@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from rich.console import Console
 
 from agent_runtime.cli import app
-from agent_runtime.cli.chat.follow import Dialogue, Following, Found, Lost
+from agent_runtime.cli.chat.follow import Dialogue, Disconnected, Following, Reconnected
 from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.cli.client import complete_channel
 from agent_runtime.daemon.cluster import runs
@@ -262,7 +262,7 @@ async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, mo
     async def until(wanted: Callable[[Any], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not wanted(event := await asyncio.to_thread(following.next, PATIENCE_S)):
-                assert not isinstance(event, Found), "it answers again before anything is said twice"
+                assert not isinstance(event, Reconnected), "it answers again before anything is said twice"
                 if isinstance(event, wire.ConversationTurn):
                     reader.take(event)
         if isinstance(event, wire.ConversationTurn):
@@ -272,10 +272,10 @@ async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, mo
         await desk.run()
         following.start()
         await until(lambda event: isinstance(event, wire.ConversationTurn) and over(event))
-    await until(lambda event: isinstance(event, Lost))
+    await until(lambda event: isinstance(event, Disconnected))
     async with served(desk):
         await desk.run(2, prompt="again")
-        await until(lambda event: isinstance(event, Found))
+        await until(lambda event: isinstance(event, Reconnected))
         await until(lambda event: isinstance(event, wire.ConversationTurn) and said_again(event))
         await asyncio.to_thread(following.stop)
     assert isinstance(out.file, io.StringIO)

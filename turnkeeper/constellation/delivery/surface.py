@@ -13,8 +13,8 @@ SURFACE = Surface(
         asks=frozenset({"task-runner", "agent-runtime"}),
     ),
     offers={
-        "deliveries of a fire": "turnkeeper.constellation.delivery.told:sentences",
-        "deliveries of fires": "turnkeeper.constellation.delivery.told:states",
+        "deliveries of a fire": "turnkeeper.constellation.delivery.fire_deliveries:sentences",
+        "deliveries of fires": "turnkeeper.constellation.delivery.fire_deliveries:states",
     },
     commands={
         "deliver": Later(
