@@ -266,7 +266,7 @@ TABLES = {
         },
     ),
     "tokens": Table(
-        row="a day, and the tokens that all turns used on it",
+        row="the tokens that all turns used on a day",
         rows="agent.token_days",
         columns={"day": "day", "tokens": "tokens"},
     ),

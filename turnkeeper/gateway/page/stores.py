@@ -22,7 +22,7 @@ _TURNS = "SELECT task_name, channel, started_at_us, tokens_in, tokens_out FROM t
 
 
 class Outage(NamedTuple):
-    """A time in which nothing was sent: the daemon that was away, and the reason; `end` is now while it lasts."""
+    """A time in which nothing was sent: the daemon that was away, and why. While it lasts, `end` is the present."""
 
     daemon: str
     says: str
