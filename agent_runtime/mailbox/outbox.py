@@ -229,7 +229,7 @@ def _open_folder(name: str, above: int | None, opened: contextlib.ExitStack) -> 
 
 
 def _marks(outbox: int) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield each file's name with marks that change if the file changes, its time first."""
+    """Yield each file's name after values that change with the file, its time first."""
     with os.scandir(outbox) as entries:
         names = [entry.name for entry in islice(entries, MOST_LISTED) if not entry.name.startswith(".")]
     for name in names:

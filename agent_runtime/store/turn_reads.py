@@ -38,7 +38,7 @@ def get_turns(connection: Connection, turn_ids: Sequence[str]) -> list[model.Tur
 
 
 def last_answer(connection: Connection, of: Trigger) -> str:
-    """Return the last text of the newest other turn of a trigger's task that succeeded in its channel, or nothing."""
+    """Return the last text of the task's newest successful turn in the channel, except the trigger's own."""
     wanted = (turns.c.channel == of.channel, turns.c.task_id == of.task_id, turns.c.status == "succeeded")
     query = select(turns.c.turn_id).where(*wanted, turns.c.turn_id != of.turn_id).order_by(turns.c.number.desc())
     turn_id = connection.execute(query.limit(1)).scalar() or ""

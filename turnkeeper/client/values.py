@@ -1,7 +1,7 @@
 """Values of the daemons' answers: frozen dataclasses, with instants as `datetime`s and JSON parsed. Pure.
 
-:func:`read` makes a value from a wire message by the names of its fields. `_ON_WIRE` lists the fields with another name
-on the wire.
+:func:`read` makes a value from a wire message by the names of its fields. `_ON_WIRE` lists the fields with a different
+name on the wire.
 """
 
 import json

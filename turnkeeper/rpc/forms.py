@@ -23,7 +23,7 @@ _WHERE = "answer"
 _OPTIONS = ("options", "choices")
 _SHOWN_APART = frozenset({"question", "q", "allows_text", *_OPTIONS})
 MOST_OPTIONS = 100
-_QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])+"')  # a text as JSON writes it, without escapes by number
+_QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])+"')  # a JSON string without numeric escapes
 _INBOX = {"approve": "accept", "reject": "ignore", "edit": "edit", "respond": "response"}
 _INBOX_ALLOWS = {
     "approve": "allow_accept", "reject": "allow_ignore", "edit": "allow_edit", "respond": "allow_respond",

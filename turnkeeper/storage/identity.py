@@ -172,7 +172,7 @@ def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
 
 
 def _lost_commits(home: Home, path: Path, store: sqlite3.Connection) -> str:
-    """Describe the commits that a damaged frame of its log cost a store, with ids from the events. Empty if none."""
+    """Describe the commits that a store lost to a damaged frame of its log, with ids from the events. Empty if none."""
     if (behind := commits_behind_damage(path)) is None:
         return ""
     event, field, query = _KINDS[path.name].told

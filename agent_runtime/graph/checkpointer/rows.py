@@ -335,7 +335,7 @@ def keep_newest(connection: Connection, thread_id: str, load: Load, *, at_end: b
 
 
 def needed(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str, load: Load) -> list[str]:
-    """Return a checkpoint and those before it that its channels need."""
+    """Return a checkpoint and the earlier ones that its channels need."""
     head = get(connection, thread_id, namespace, checkpoint_id)
     assert head is not None, "the id was just read in this transaction"
     found = [checkpoint_id]

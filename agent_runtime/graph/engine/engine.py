@@ -519,7 +519,7 @@ class Engine:
         return self._configured.made(turn.context_json, turn.config_json)[0]
 
     def _run_config(self, turn: TurnContext, before: str, progress: _Progress, more: Sequence[Any]) -> dict[str, Any]:
-        """Return the config of an interval, without what a client's run adds."""
+        """Return the config of an interval, without the options of a client's run."""
         config = _config(turn.thread_id, turn=turn, before=before)
         if self._foreign:
             given = self._configured.made(turn.context_json, turn.config_json)[1]

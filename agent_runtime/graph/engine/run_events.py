@@ -308,7 +308,7 @@ def _fields(values: Any) -> dict[str, Any]:
 
 
 class _CallEvents(_AstreamEventsCallbackHandler):
-    """Records LangChain's events of each call: what `astream_events` streams, while the graph's own stream is read."""
+    """Recorder of LangChain's events of each call, as `astream_events` streams them, beside the graph's own stream."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

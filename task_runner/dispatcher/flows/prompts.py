@@ -35,7 +35,7 @@ _PLAINLY = r"write \{{ for two braces"
 
 
 class Variable(NamedTuple):
-    """One variable of a prompt, with the value that it has if nothing else gives one, as JSON."""
+    """One variable of a prompt, with its default value as JSON."""
 
     name: str
     default: str

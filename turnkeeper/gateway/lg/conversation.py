@@ -84,7 +84,7 @@ def run_of(turn: wire.Turn, assistant_id: str, gone: Collection[str] = (), **res
     """Return a turn as a run.
 
     Args:
-        assistant_id: the assistant of its graph, which stands for the one that began it if that is among the `gone`.
+        assistant_id: the assistant of its graph, named if the one that began it is among `gone`.
     """
     run = json.loads(turn.run_json or "{}")
     began = run.get("assistant_id")
@@ -95,7 +95,7 @@ def run_of(turn: wire.Turn, assistant_id: str, gone: Collection[str] = (), **res
         "run_id": turn.turn_id,
         "thread_id": turn.thread_id,
         "assistant_id": began if began and began not in gone else assistant_id,
-        # A stored cancel is carried out, also after a crash.
+        # A stored cancellation is carried out, even after a crash.
         "status": "interrupted" if turn.cancel_requested and turn.status not in FINISHED else run_status(turn.status),
         "created_at": time_of(turn, "started_at"),
         "updated_at": ended or time_of(turn, "started_at"),

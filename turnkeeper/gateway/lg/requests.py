@@ -43,7 +43,7 @@ MOST_UNSURE = 1024
 
 
 class Unsupported(InvalidInput):
-    """A request that is understood, and is not offered; the hint names what to use instead."""
+    """A valid request that is not supported; the hint names an alternative."""
 
 
 class NoGraph(InvalidInput):

@@ -337,7 +337,7 @@ class Runs(lg.Handlers):
         return turn
 
     async def get(self, request: Request) -> Response:
-        """Answer with a run; once it is over or waits, also with the values that `join` answers."""
+        """Answer with a run; once it is over or waits, also with the values that `join` returns."""
         who, runtime = self._api.asks(request)
         turn, select = await self._turn(runtime, request), request.query_params.getlist("select")
         (run,) = await self._api.runs(runtime, [turn], run_id=request.path_params["run_id"])
@@ -346,7 +346,7 @@ class Runs(lg.Handlers):
         return lg.reply(lg.selected(run, select))
 
     async def _output(self, who: Who, runtime: Any, turn: wire.Turn) -> Any:
-        """Return the values at a run's end, or with which it waits; None if there are none, or are no longer kept."""
+        """Return the values at a run's end or at its question; None if there are none, or they are no longer kept."""
         if turn.status == "interrupted":
             asked = await self._api.seen(who, runtime, turn.thread_id)
             return await self._api.values(runtime, turn.thread_id, asked)
