@@ -23,8 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 PANELS = {
     "What to do": "channel prompt prompt_file payload_json input_json thread_id graph context_json config_json agent"
     " tags",
-    "When": "cron every at in rrule dynamic on after filters debounce first if_silent timezone jitter exclude start_at"
-    " end_at",
+    "When": "cron every at in rrule dynamic on after filters debounce first if_silent timezone jitter exclude"
+    " ignore_calendar start_at end_at",
     "Permissions": "category read_only approval_reminder approval_escalation approval_timeout",
     "If missed, or while the previous fire runs": "catch_up grace catch_up_window max_catch_up overlap",
     "Limits": "paused expires_at max_fires retries pause_after_failures budget ephemeral",

@@ -27,7 +27,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper.clock import SharedClock, SystemClock, booted_at
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc import callers
@@ -92,6 +92,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     loaded = load_settings(home)
     settings, shared, works = loaded.scheduler, loaded.store.is_shared, "runner" in loaded.node.roles
     entropy, failpoints = SystemEntropy(), Failpoints(os.environ)
+    offered("calendar of a home", home)
     clock, store, runtime, beat = await _opened(home, loaded, entropy, how, daemon=daemon)
     log = WatchedLog(home.logs, PROCESS, clock)
     log.changes = TaskChanges(entropy.hex(8))
@@ -133,13 +134,18 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
             works=works,
             beat=beat,
             log=log,
-            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held(),
+            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held() or _unread(),
             warm_up=lambda: _warm_up(store, clock, entropy),
         )
     finally:
         await runtime.close()
         store.close()
         log.close()
+
+
+def _unread() -> str:
+    """Return why the calendar of the home cannot be read. Empty if it can, or if there is none."""
+    return offered("trouble of the calendar") or ""
 
 
 def _pruning(home: Home, store: Store, clock: SystemClock, log: WatchedLog, *, keep_s: float) -> Pruning:

@@ -14,6 +14,7 @@ from task_runner.store import reading
 from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import offered
 from turnkeeper.config.toml_file import said_in, shared_url_in
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.locking import ProcessLock, is_held
@@ -26,6 +27,7 @@ def read(home: Home, method: str, request: Any) -> Any:
 
     Raises the operation's errors, and Conflict if another process holds the lock.
     """
+    offered("calendar of a home", home)
     if method == "PreviewSchedule" and not request.name:
         return _preview(home, request)
     # If a runtime is running, it must be asked how many decisions wait.

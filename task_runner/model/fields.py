@@ -254,6 +254,8 @@ FIELDS = (
     Field("jitter", DURATION, "--jitter", "Random delay, up to this long.", default="0s", is_sparse=True,
           column="JITTER"),
     Field("exclude", EXCLUSIONS, "--exclude", "A day, days as FROM..TO, or an .ics file, on which no fire is due."),
+    Field("ignore_calendar", FLAG, "--ignore-calendar/--no-ignore-calendar",
+          "Fire also on days off, by the calendar of the home.", default=False, is_sparse=True),
     Field("start_at", INSTANT, "--start", "No scheduled time before this."),
     Field("end_at", INSTANT, "--end", "No scheduled time after this."),
     Field("expires_at", INSTANT, "--expires", "When the task ends: a time, or a duration from now."),

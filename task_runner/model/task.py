@@ -169,6 +169,7 @@ class Definition:
         tags: labels, sorted by key.
         jitter: the longest delay of a fire; the scheduled time determines the actual delay.
         exclude: days and spans without scheduled times, as :func:`task_runner.timetable.check_excluded` writes them.
+        ignore_calendar: True if the days off of the home's calendar have scheduled times too.
         retries: the number of further attempts if a fire's turn fails.
         pause_after_failures: the number of consecutive failed fires that pauses the task; None for never.
         budget: limits that pause the task when reached, sorted by key; see :mod:`task_runner.planner.budgets`.
@@ -207,6 +208,7 @@ class Definition:
     tags: tuple[tuple[str, str], ...] = ()
     jitter: timedelta = timedelta(0)
     exclude: tuple[str, ...] = ()
+    ignore_calendar: bool = False
     retries: int = 0
     pause_after_failures: int | None = None
     budget: tuple[tuple[str, int], ...] = ()

@@ -13,12 +13,13 @@ from hashlib import blake2b
 from task_runner.model.task import Definition, Fire, FireKind, Outcome, Schedule, ScheduleKind, Task, replace
 from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, parse_cron, parse_every, zone
 from task_runner.timetable.timetable import to_seconds
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_rfc3339
 
 RULES = "recurrence rules"  # the part that reads them
 _STEP = timedelta(milliseconds=1)
+_REPEATED = frozenset({ScheduleKind.CRON, ScheduleKind.EVERY, ScheduleKind.RRULE})
 _YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
 
 
@@ -36,8 +37,16 @@ def timetable_of(definition: Definition) -> Timetable:
         definition.timezone,
         definition.start_at,
         definition.ends_at,
-        definition.exclude,
+        definition.exclude + _days_off(definition),
     )
+
+
+def _days_off(definition: Definition) -> tuple[str, ...]:
+    """Return the exclusions by the home's calendar. A single instant, which its author chose, has none."""
+    if definition.ignore_calendar or definition.schedule.kind not in _REPEATED:
+        return ()
+    days: tuple[str, ...] = offered("days off") or ()
+    return days
 
 
 def kind_of(definition: Definition) -> str:

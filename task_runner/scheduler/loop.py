@@ -82,6 +82,10 @@ class Loop:
                 pause_s = _TROUBLE_WAIT_S
             await self._clock.wait(self._changed, pause_s)
 
+    def plan_again(self) -> None:
+        """Look for due tasks now, because the times of tasks changed."""
+        self._changed.set()
+
     async def _note_repair(self) -> None:
         """Record the span in which the store failed, if it failed and works again."""
         if self._broken is not None:

@@ -382,6 +382,8 @@ def _reasons(asked: Question) -> list[tuple[str, str, Definition]]:
     found: list[tuple[str, str, Definition]] = []
     if definition.exclude:
         found.append(("excluded", "The schedule would name it, but it is excluded.", replace(definition, exclude=())))
+    off = replace(definition, ignore_calendar=True)  # without a calendar, it names the same times
+    found.append(("excluded", "The schedule would name it, but the calendar of the home leaves it out.", off))
     if bounds:
         found.append(("outside_bounds", f"The schedule would name it, but it lies outside: {bounds}.", open_ended))
     return found

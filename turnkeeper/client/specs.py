@@ -46,6 +46,7 @@ class TaskFields(TypedDict, total=False):
     overlap: Literal["coalesce", "queue", "skip", "cancel-running"] | None
     jitter: Duration | None
     exclude: Sequence[str] | None
+    ignore_calendar: bool | None
     start_at: Instant | None
     end_at: Instant | None
     expires_at: Instant | None

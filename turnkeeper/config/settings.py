@@ -313,6 +313,12 @@ class FolderSettings(_Section):
     path: str = Field("", description="the folder, absolute; its hidden files are never read; empty: none")
 
 
+class CalendarSettings(_Section):
+    """`[calendar]`: days on which scheduled tasks do not fire; needs `turnkeeper[calendars]`."""
+
+    file: str = Field("", description="an .ics file in the home, whose events are days off; empty: none")
+
+
 class McpSettings(_Section):
     """`[mcp]`: what MCP clients may do, with `turnkeeper mcp` and over HTTP."""
 
@@ -380,6 +386,7 @@ class Settings(_Section):
     traces: TracesSettings = Field(default_factory=TracesSettings, json_schema_extra=OF_A_SURFACE)
     query: QuerySettings = Field(default_factory=QuerySettings, json_schema_extra=OF_A_SURFACE)
     folder: FolderSettings = Field(default_factory=FolderSettings, json_schema_extra=OF_A_SURFACE)
+    calendar: CalendarSettings = Field(default_factory=CalendarSettings, json_schema_extra=OF_A_SURFACE)
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
     mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)

@@ -42,8 +42,7 @@ def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = N
         NotFound: a file does not exist.
         InvalidInput: a file is not a calendar, or the times of an event cannot be determined.
     """
-    at = (now or SystemClock().now()).astimezone(UTC)
-    begin = (at.replace(day=1, hour=0, minute=0, second=0, microsecond=0) - _DAY).replace(day=1)
+    begin = _begin(now or SystemClock().now())
     given: list[str] = []
     covered = set[str]()
     for item in (part.strip() for text in texts for part in text.split(",")):
@@ -56,6 +55,17 @@ def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = N
         what = f"events from {ordered[room][:10]} on are left out: a task takes {MOST_EXCLUDED} exclusions"
         console.note(f"warning: {what}; {_AGAIN}")
     return list(dict.fromkeys([*given, *ordered[:room]]))
+
+
+def read_calendar(path: Path, now: datetime) -> list[str]:
+    """Return the exclusions of the events of a file, as :func:`read_exclusions` does. Raises its errors."""
+    return sorted(_covered(path, _begin(now)))[:MOST_EXCLUDED]
+
+
+def _begin(now: datetime) -> datetime:
+    """Return the start of last month."""
+    first = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return (first - _DAY).replace(day=1)
 
 
 def _covered(path: Path, begin: datetime) -> set[str]:

@@ -10,5 +10,8 @@ _WORK = {
 SURFACE = Surface(
     name="declarations",
     subcommands={"task": commands_in("task_runner.cli.declare", {Panel.WORK: _WORK})},
-    offers={"exclusions": "task_runner.cli.declare.exclusions:read_exclusions"},
+    offers={
+        "exclusions": "task_runner.cli.declare.exclusions:read_exclusions",
+        "calendar file": "task_runner.cli.declare.exclusions:read_calendar",
+    },
 )

@@ -14,7 +14,7 @@ GIVEN: dict[str, Any] = {
     "cron": "0 9 * * *", "filters": ("a=b",), "on": "done", "debounce": timedelta(minutes=2), "if_silent": "end",
     "timezone": "Europe/Riga", "category": "loop", "channel": "c", "prompt": "p", "payload": {"n": [1]},
     "catch_up": "skip", "grace": timedelta(seconds=90), "catch_up_window": timedelta(days=1), "max_catch_up": 3,
-    "overlap": "queue", "jitter": timedelta(seconds=5), "exclude": ("2026-12-24",), "start_at": NOW, "end_at": NOW,
+    "overlap": "queue", "jitter": timedelta(seconds=5), "exclude": ("2026-12-24",), "ignore_calendar": True, "start_at": NOW, "end_at": NOW,
     "expires_at": NOW, "max_fires": 2, "retries": 1, "pause_after_failures": 4, "budget": {"turns_per_day": 5},
     "thread_id": "each", "graph": "g", "context": {"a": 1}, "config": {"b": 2}, "input": {"c": 3}, "agent": "agent1",
     "read_only": True, "ephemeral": True, "approval_reminder": timedelta(hours=1), "first": timedelta(minutes=1),

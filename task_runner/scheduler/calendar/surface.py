@@ -1,0 +1,16 @@
+"""The calendar of the home: days on which scheduled tasks do not fire."""
+
+from turnkeeper.config.surfaces import Surface
+
+SURFACE = Surface(
+    name="calendar",
+    settings=("calendar",),
+    observers={"task-runner": "task_runner.scheduler.calendar.watch:Watch"},
+    offers={
+        "calendar of a home": "task_runner.scheduler.calendar.calendar:use",
+        "days off": "task_runner.scheduler.calendar.calendar:days_off",
+        "trouble of the calendar": "task_runner.scheduler.calendar.calendar:trouble",
+        "notes of the calendar": "task_runner.scheduler.calendar.calendar:notes",
+    },
+    needs=("declarations",),
+)

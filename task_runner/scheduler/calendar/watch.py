@@ -1,0 +1,75 @@
+"""The runner's watch over the calendar: a changed file counts within seconds, and every task is planned again."""
+
+import asyncio
+from typing import Any
+
+from task_runner.scheduler.calendar import calendar
+from task_runner.scheduler.planning import LARGEST_BATCH, plan_tasks
+from turnkeeper.errors import TurnkeeperError
+
+_Stamp = tuple[Any, ...]
+
+
+class Watch:
+    """An observer of the runner, which looks at the files with each beat."""
+
+    def __init__(self, home: Any, runner: Any, _settings: object, clock: Any) -> None:
+        self._home, self._runner, self._clock = home, runner, clock
+        self._seen: _Stamp = ()
+        self._looking: asyncio.Task[None] | None = None
+
+    def keep(self) -> None:
+        """Read the calendar if one of its files changed."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def callbacks(self, _turn_id: str) -> list[Any]:
+        return []
+
+    async def _look(self) -> None:
+        """Read the calendar, plan each task with it, and keep it. After a kill, the next start does so again."""
+        stamp = await asyncio.to_thread(self._stamp)
+        if stamp == self._seen:
+            return
+        before, log = calendar.current(), self._runner.log
+        try:
+            found = await asyncio.to_thread(calendar.use, self._home)
+        except TurnkeeperError as error:  # config.toml cannot be read now
+            log.emit("calendar.unreadable", reason=str(error)[:500])
+            self._seen = stamp
+            return
+        if found.trouble and found.trouble != before.trouble:
+            log.emit("calendar.unreadable", reason=found.trouble[:500])
+        if (kept := calendar.kept(self._home)).days != found.days:
+            count = await self._plan_again()
+            log.emit("calendar.changed", file=found.file, days=len(found.days), tasks=count)
+        if (kept.key, kept.days) != (found.key, found.days):
+            await asyncio.to_thread(calendar.keep, self._home, found)
+        self._seen = stamp
+
+    async def _plan_again(self) -> int:
+        """Plan each active task, whose next time may have changed. Return their number."""
+        store, now = self._runner.store, self._clock.now()
+        tasks = await store.read(lambda session: session.tasks.listed())
+        ids = [task.id for task in tasks if task.state == "active"]
+        batches = [ids[start : start + LARGEST_BATCH] for start in range(0, len(ids), LARGEST_BATCH)]
+        for batch in batches:
+            done = await store.run(lambda session, batch=batch: plan_tasks(session, batch, now))
+            self._runner.log.emit_all(done.events)
+        self._runner.loop.plan_again()
+        return len(ids)
+
+    def _stamp(self) -> _Stamp:
+        found: list[Any] = [f"{self._clock.now():%Y-%m}"]
+        for path in (self._home.config, self._home.root / (calendar.current().file or "config.toml")):
+            try:
+                known = path.stat()
+            except OSError as error:
+                found.append(error.errno)
+            else:
+                found += [known.st_mtime_ns, known.st_size, known.st_ino]
+        return tuple(found)
