@@ -42,6 +42,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 REQUIREMENTS = ROOT / "tests" / "requirements.toml"
 REQUESTS = Path(__file__).parent / "langgraph_api.toml"
+DIFFERENCES = Path(__file__).parents[1] / "golden" / "differences.toml"
 WRITTEN = "`make reference` writes it from the program."
 
 
@@ -375,7 +376,11 @@ def the_requests() -> str:
     rows = ((f"`{request}`", answers[request]) for request in sorted(offered, key=[*answers].index))
     options = tomllib.loads(REQUESTS.with_name("langgraph_options.toml").read_text(encoding="utf-8"))
     of_runs = ("## Options of runs\n", table(("asked for", "answer"), options.items()))
-    return page("Requests of the LangGraph API", says, table(("request", "answer"), rows), *of_runs)
+    listed = tomllib.loads(DIFFERENCES.read_text(encoding="utf-8"))["difference"]
+    others = ((one["kind"], ", ".join(f"`{path}`" for path in one["paths"]), one["why"]) for one in listed)
+    said = "A test compares the answers to recorded calls with those of `langgraph dev`. `missing` and `added` say what is so here."
+    differs = ("## Differences\n", f"{said}\n", table(("kind", "in the answers", "why"), others))
+    return page("Requests of the LangGraph API", says, table(("request", "answer"), rows), *of_runs, *differs)
 
 
 PAGES: dict[str, Callable[[], str]] = {

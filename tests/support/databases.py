@@ -23,6 +23,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/unit/turnkeeper/config/": "functions and classes by themselves; there is no store",
     "tests/unit/turnkeeper/rpc/": "functions and classes by themselves; there is no store",
     "tests/unit/turnkeeper/test_": "functions and classes by themselves; there is no store",
+    "tests/acceptance/test_answers_like_langgraphs.py": "the form of answers; what they hold, on a server too: test_langgraph_api.py",
     "tests/acceptance/test_reads_of_older_homes.py": "files of homes of earlier versions",
     "tests/acceptance/test_unseen_texts.py": "plants texts into each column of a file",
     "tests/unit/turnkeeper/storage/test_damage.py": "damages pages of SQLite files",

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.tracers.event_stream import _AstreamEventsCallbackHandler
 from langgraph.constants import TAG_HIDDEN
 
-from agent_runtime.graph.engine.states import to_json
+from agent_runtime.graph.engine.states import shown_metadata, to_json
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import TurnContext
@@ -242,7 +242,7 @@ class Recorder:
         if mode == "values" and part.get("interrupts"):
             data = {**_fields(data), "__interrupt__": list(part["interrupts"])}
         if mode in self._asked:
-            self.add(mode, list(data) if mode == "messages" else data, namespace)
+            self.add(mode, _without_ours(mode, data), namespace)
 
     def _task(self, namespace: tuple[str, ...], data: Mapping[str, Any]) -> None:
         """Record where subgraphs begin and end: at their first task, and at the result of the task around them."""
@@ -301,6 +301,17 @@ class Recorder:
             whole = {"type": "text", "text": self._text.pop(namespace)}
             self.add("protocol", {"event": "content-block-finish", "index": 0, "content": whole}, namespace)
             self.add("protocol", {"event": "message-finish"}, namespace)
+
+
+def _without_ours(mode: str, data: Any) -> Any:
+    """Return a part's data without our own keys in the metadata of a message or of a task."""
+    if mode == "messages":
+        return [data[0], shown_metadata(data[1])]
+    if mode == "debug":
+        return {**data, "payload": _without_ours("tasks", data["payload"])}
+    if mode == "tasks" and data.get("metadata"):
+        return {**data, "metadata": shown_metadata(data["metadata"])}
+    return data
 
 
 def _fields(values: Any) -> dict[str, Any]:

@@ -58,15 +58,20 @@ def no_state(config: Any) -> StateSnapshot:
     return StateSnapshot({}, (), config, None, None, None, (), ())
 
 
+def shown_metadata(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a checkpoint or of a part of a stream without our own keys; the turn is the run."""
+    run = {"run_id": known["turn_id"]} if known.get("turn_id") else {}
+    return {key: value for key, value in known.items() if key not in _OURS} | run
+
+
 def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
-    known: Mapping[str, Any] = snapshot.metadata or {}
-    metadata = {key: value for key, value in known.items() if key not in _OURS}
+    thread_id = snapshot.config["configurable"]["thread_id"]
     place, parent = _place(snapshot.config), _place(snapshot.parent_config)
     return {
         "values": snapshot.values,
         "next": list(snapshot.next),
         "tasks": [_task(task) for task in snapshot.tasks],
-        "metadata": metadata | ({"run_id": known["turn_id"]} if known.get("turn_id") else {}),
+        "metadata": shown_metadata(snapshot.metadata or {}) | {"thread_id": thread_id},
         "created_at": snapshot.created_at,
         "checkpoint": place if snapshot.created_at else None,
         "parent_checkpoint": parent,

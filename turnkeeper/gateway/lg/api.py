@@ -176,6 +176,11 @@ class Api:
                 return one.name, "" if one.is_default else one.name
         raise NotFound(f"assistant {given[:80]!r} not found", hint=meant(given, [one.name for one in known]))
 
+    async def graph_id(self, runtime: Any, given: str) -> str:
+        """Return the clients' name of an assistant's graph. Raises NotFound."""
+        name, _ = await self.graph_of(runtime, given)
+        return next(one.graph or name for one in await self.assistants(runtime) if one.name == name)
+
     async def made(self, runtime: Any, given: str) -> wire.Assistant | None:
         """Return the assistant with this id that a client made, with its versions; None if there is none."""
         if not is_uuid(given):

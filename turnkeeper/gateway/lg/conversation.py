@@ -127,7 +127,7 @@ def thread_of(
         "metadata": of_graph | {"turnkeeper": about},
         "status": thread_status(thread),
         "interrupts": {one.interrupt_id: [to_interrupt(one)] for one in asked},
-        "config": {},
+        "config": {"configurable": {}},
         "error": None,
         **at,
         "state_updated_at": at["updated_at"],

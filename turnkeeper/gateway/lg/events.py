@@ -14,7 +14,8 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 CHANNELS = frozenset({"values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom"})
 PROTOCOL_MODES = ("values", "updates", "messages", "custom", "tasks", "tools")  # what the newer protocol needs
-_KEPT = frozenset({"type", "content"})  # fields of a message that the newer protocol always sends
+_ALWAYS = frozenset({"type", "content"})  # fields of each message in the newer protocol
+_KEPT = _ALWAYS | {"artifact"}  # fields that it sends even if they are empty
 
 
 class Event(NamedTuple):
@@ -32,6 +33,7 @@ class RunStream:
         self._run_id, self._modes, self._subgraphs = run_id, frozenset(modes), subgraphs
         self._parts: dict[str, dict[str, Any]] = {}  # by id: the message that is being streamed
         self._values: Any = None
+        self._asked: list[Any] = []  # the questions of the newest update
         self._number = 0
 
     def begin(self) -> Event:
@@ -46,20 +48,24 @@ class RunStream:
             yield from self._message(event, data)
         elif event.mode in self._modes:
             if event.mode == "values" and not event.namespace:
-                if data == self._values:
+                if _bare(data) == self._values:
                     return
-                self._values = data
+                self._values = _bare(data)
+            if event.mode == "updates" and not event.namespace:
+                self._asked = _bare(data).get("__interrupt__") or []
             yield self._event(_placed(event.mode, event.namespace), data, event.number)
 
     def values(self, values: Mapping[str, Any]) -> Iterator[Event]:
         """Yield the final state, unless the newest event had it."""
-        if "values" in self._modes and values != self._values:
-            self._values = values
+        if "values" in self._modes and _bare(values) != self._values:
+            self._values = _bare(values)
             yield self._event("values", values)
 
     def waiting(self, asked: Sequence[wire.Interrupt]) -> Iterator[Event]:
-        if asked and "updates" in self._modes:
-            yield self._event("updates", {"__interrupt__": [to_interrupt(one) for one in asked]})
+        """Yield the pending approvals in the form that clients decide in, unless the newest update had them."""
+        shown = {"__interrupt__": [to_interrupt(one) for one in asked]}
+        if asked and "updates" in self._modes and _bare(shown)["__interrupt__"] != self._asked:
+            yield self._event("updates", shown)
 
     def end(self, status: str, why: str) -> Event:
         """Return the last event of a run. Without it, clients reconnect."""
@@ -68,9 +74,8 @@ class RunStream:
         return self._event("end", None)
 
     def _message(self, event: wire.RunEvent, data: list[Any]) -> Iterator[Event]:
-        if "messages-tuple" in self._modes:
+        if "messages-tuple" in self._modes:  # as on LangGraph's server, it takes precedence
             yield self._event(_placed("messages", event.namespace), data, event.number)
-        if "messages" not in self._modes:
             return
         piece, about = data
         known = self._parts.get(str(piece.get("id")))
@@ -86,6 +91,16 @@ class RunStream:
     def _event(self, name: str, data: Any, number: int = 0) -> Event:
         self._number += 1
         return Event(name, data, f"{number}.{self._number}")
+
+
+def _bare(data: Any) -> Any:
+    """Return a state or an update whose questions have only their ids and values."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("__interrupt__"), list):
+        return data
+    return {
+        **data,
+        "__interrupt__": [{"id": one.get("id"), "value": one.get("value")} for one in data["__interrupt__"]],
+    }
 
 
 def _placed(name: str, namespace: Iterable[str]) -> str:
@@ -155,6 +170,6 @@ def _slim(value: Any) -> Any:
         return [_slim(one) for one in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() >= _KEPT and "additional_kwargs" in value:
+    if value.keys() >= _ALWAYS and "additional_kwargs" in value:
         return {key: one for key, one in value.items() if key in _KEPT or one not in (None, [], {})}
     return {key: _slim(one) for key, one in value.items()}

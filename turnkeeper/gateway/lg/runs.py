@@ -71,7 +71,9 @@ class Runs(lg.Handlers):
         asked = requests.read_run(await self._api.completed(runtime, requests.checked(dict(body))))
         name, graph = await self._api.graph_of(runtime, asked.assistant)
         name = asked.assistant if is_uuid(asked.assistant) else lg.assistant_id(name)
-        asked = replace(asked, run={**asked.run, "assistant_id": name})
+        about = {"graph_id": await self._api.graph_id(runtime, asked.assistant), "assistant_id": name}
+        metadata = {"created_by": "system", **asked.run.get("metadata", {}), **about}
+        asked = replace(asked, run={**asked.run, "assistant_id": name, "metadata": metadata})
         if asked.replays and not thread_id:
             requests.refuse_missing()
         thread = await self._thread(runtime, thread_id, asked)
