@@ -1,7 +1,7 @@
 """Permission checks: functions over a tool call and the turn's category, and the categories of running turns.
 
-Nothing is allowed by default. A call runs if its scope is known and granted, and if each resource in its arguments (a
-kind of write, a memory tier, a channel, a host) is granted too. The guard calls these functions before a tool runs; the
+Nothing is allowed by default. A call runs if its scope is known and granted. Each resource in its arguments (a kind of
+write, a memory tier, a channel, a host) must be granted too. The guard calls these functions before a tool runs; the
 workspace calls them again inside the tool's store call. After an author's approval, the second check gets a context
 that `approve_once` widened for that one call, so the approval grants nothing else.
 """

@@ -1,6 +1,6 @@
 """Transactions of the workspace, and idempotent writes: a repeated tool call gets the result of its first run.
 
-Every write checks this process's lease. If several machines write one workspace, they write one after the other, so the
+Every write checks this process's lease. Several machines that write one workspace write one after the other. So the
 pages, candidates and entries that a write has read do not change before its commit. A turn that has ended or is being
 cancelled writes nothing more.
 """

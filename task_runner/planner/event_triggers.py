@@ -100,8 +100,8 @@ def next_step(
 ) -> tuple[model.Task, tuple[model.Fire, ...]]:
     """Return the next state of an active task that only events trigger, and its changed fires.
 
-    Release the first queued fire if no fire is ahead of it. Drop all requests to cancel the turn ahead if that turn
-    waits for its author or continues after an answer (`resumed`), or if the policy is no longer `cancel-running`.
+    Release the first queued fire if no fire is ahead of it. Drop all requests to cancel the turn ahead if it waits for
+    its author, if it continues after an answer (`resumed`), or if the policy is no longer `cancel-running`.
     """
     limit, end = task.definition.max_fires, task.definition.ends_at
     task = model.replace(task, wake_at=ends_after(task.definition, now))

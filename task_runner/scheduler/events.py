@@ -3,7 +3,7 @@
 An author or an agent emits an event, the runtime reports it, or it results from a state change of a fire. This module
 finds the tasks that wait for the event and whose filters match. The pure rules of
 :mod:`task_runner.planner.event_triggers` then decide about each match. An event of a fire is made only if a task waits
-for it, in the transaction that records the outcome, so that no event is lost or doubled.
+for it. The transaction that records the outcome makes it, so no event is lost or doubled.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The rule that finds why a time was missed or its fire was late. `explain`, `history` and the page share it. Pure.
 
-No fire is sent during an outage. The cause of a time is the outage during which the time was due, together with each
-later outage that began before the previous one ended, up to the moment in which the fire was sent.
+No fire is sent during an outage. The cause of a time is the outage during which the time was due. If the next outage
+began before this one ended, it is part of the cause, and so on until the fire was sent.
 """
 
 from collections.abc import Iterator, Sequence

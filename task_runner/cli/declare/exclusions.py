@@ -35,8 +35,8 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, I
 def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = None) -> list[str]:
     """Replace each `.ics` file, relative to `folder`, by the exclusions of its events.
 
-    Events count from the first day of last month on, so that catch-up still sees past exclusions and a second reading
-    of an unchanged file on the next day changes nothing. If later events are ignored, a note says from which day on.
+    Events count from the first day of last month on. So catch-up still sees past exclusions, and a second reading of an
+    unchanged file on the next day changes nothing. If later events are ignored, a note says from which day on.
 
     Raises:
         NotFound: a file does not exist.
