@@ -177,7 +177,7 @@ async def test_the_home_is_never_read(home: Home, clock: ManualClock, granted: C
     with pytest.raises(ToolException, match="there is no such file"):
         await around("read", file=f"{home.root.name}/config.toml")
     for place in (home.root, home.root / "state", home.root / "nowhere"):
-        with pytest.raises(ToolException, match="or Turnkeeper's home, which no turn reads"):
+        with pytest.raises(ToolException, match="or is Turnkeeper's home, which no turn reads"):
             await Tools(home, place, clock, turn(granted))("changes")
 
 
