@@ -84,10 +84,12 @@ class Courier:
                 self.failpoints.reach("delivery.settled")
             elif row.target not in known:
                 await self._end(row, outbox.DROPPED, "its target was removed")
+            elif row.address and not known[row.target].takes_run(row.address):
+                await self._end(row, outbox.DROPPED, "its target takes no runs at this host any more")
             elif row.state == GATHERED:
                 await self._gather(row.target)
             else:
-                await self._send(row, known[row.target])
+                await self._send(row, known[row.target].at(row.address))
         except TurnkeeperError as error:  # a daemon is away, or the list of targets cannot be read
             again, why = self._clock.now() + timedelta(seconds=AGAIN_S), str(error)[:300]
             await self._store.run(lambda store: outbox.postpone(store, row, again, reason=why))

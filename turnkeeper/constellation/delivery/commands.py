@@ -43,6 +43,7 @@ class Kind(StrEnum):
     SUCCESS = "success"
     FAILURE = "failure"
     WAITS = "waits"
+    RUN = "run"
 
 
 @app.command()
@@ -56,7 +57,10 @@ def add(
     event: Annotated[
         str, typer.Option(help="Emit this event of the home: tasks that wait for it get the answer.")
     ] = "",
-    on: Annotated[list[Kind] | None, typer.Option(help="What to deliver; default all three.")] = None,
+    on: Annotated[
+        list[Kind] | None,
+        typer.Option(help="What to deliver; default all but runs, which name an address of the host."),
+    ] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only of this task; may be repeated.")] = None,
     channel: Annotated[list[str] | None, typer.Option(help="Only of this channel; may be repeated.")] = None,
     quiet: Annotated[
@@ -77,7 +81,7 @@ def add(
         service = typer.prompt("Service", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read().strip()
     secret = targets.new_secret(SystemEntropy()) if webhook else ""
     given = {
-        "on": tuple(dict.fromkeys(on or Kind)),
+        "on": tuple(dict.fromkeys(on or targets.KINDS)),
         "tasks": tuple(task or ()),
         "channels": tuple(channel or ()),
     }

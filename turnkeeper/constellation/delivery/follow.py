@@ -25,6 +25,9 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 
 ENDED = frozenset({"SUCCEEDED", "SILENT", "DELIVERED", "FAILED", "CANCELLED"})
 UNSENT = frozenset({"silent", "delivered", "paused"})  # reasons of fires that succeeded without an answer for people
+# States of the runs of clients, as LangGraph's API calls them.
+RUNS = {"SUCCEEDED": "success", "SILENT": "success", "FAILED": "error"}
+RUNS |= dict.fromkeys(("CANCELLED", "INTERRUPTED"), "interrupted")
 KIND_OF = {"succeeded": "success", "failed": "failure", "rejected": "failure", "cancelled": "failure"}
 # Reasons of skipped times that were due and never became a turn, as people read them.
 NEVER_BEGAN = {
@@ -75,16 +78,33 @@ class Follower:
             at_us = to_us(event.at.ToDatetime(UTC))
             # Another incarnation sends all its events, at the first start and after a restore: skip the older ones.
             is_new = event.incarnation == last.incarnation or at_us > last.at_us
-            if row is not None and is_new:
+            rows = [one for one in (row, await self._of_run(event) if is_new else None) if one is not None]
+            if rows and is_new:
                 here = outbox.Place(event.incarnation, event.sequence, at_us)
                 self._failpoints.reach("delivery.heard")
-                await self._store.run(partial(_record, row=row, here=here))
+                await self._store.run(partial(_record, rows=rows, here=here))
                 self._failpoints.reach("delivery.written")
                 self._wake()
 
+    async def _of_run(self, event: agents.TurnEvent) -> Delivery | None:
+        """Return the outbox row if a client's run ended, or waits, and names a webhook; else None."""
+        state, at_us = _State.Name(event.state), to_us(event.at.ToDatetime(UTC))
+        if event.fire_id or state not in RUNS:
+            return None
+        try:
+            turn = await self._daemons.GetTurn(agents.GetTurnRequest(turn_id=event.turn_id))
+        except NotFound:
+            return None
+        url = json.loads(turn.run_json or "{}").get("webhook", "")
+        said = {"thread": event.thread_id, "status": RUNS[state]}
+        return None if not url else Delivery(
+            key=f"{event.turn_id}:{event.sequence}:run", kind="run", state=SETTLING, next_us=at_us, made_us=at_us,
+            address=url, channel=event.channel, turn_id=event.turn_id, body=json.dumps(said),
+        )  # fmt: skip
 
-def _record(store: Any, row: Delivery, here: outbox.Place) -> None:
-    outbox.put(store, [row])
+
+def _record(store: Any, rows: list[Delivery], here: outbox.Place) -> None:
+    outbox.put(store, rows)
     outbox.move(store, here)
 
 
@@ -141,6 +161,10 @@ class Settler:
 
     async def settle(self, row: Delivery, known: targets.Targets) -> None:
         """Replace a row by its deliveries, or postpone it while its fire is open. Raises TurnkeeperError."""
+        if row.kind == "run":
+            rows, now = await self._run(row, known), self._clock.now()
+            await self._store.run(lambda store: outbox.settle(store, row, rows, now, "settled"))
+            return
         ways = {"waits": self._questions, "skipped": self._skipped}
         found = await ways.get(row.kind, self._end)(row)
         now = self._clock.now()
@@ -165,6 +189,31 @@ class Settler:
             key=delivery_key(key, name), kind=kind, state=state, target=name, tries=0, next_us=to_us(at),
             made_us=to_us(max(now, at)), body=json.dumps(said, ensure_ascii=False),
         )  # fmt: skip
+
+    async def _run(self, row: Delivery, known: targets.Targets) -> list[Delivery]:
+        """Return the delivery of a client's run to the address that it named; empty if no target takes it now."""
+        name, now, about = targets.of_run(known, row.address), self._clock.now(), json.loads(row.body)
+        if not name:
+            return []
+        turn = await self._daemons.GetTurn(agents.GetTurnRequest(turn_id=row.turn_id))
+        state = await self._daemons.GetState(agents.GetStateRequest(thread_id=about["thread"]))
+        run = json.loads(turn.run_json or "{}")
+        told = {"run_id": row.turn_id, "thread_id": about["thread"], "status": about["status"]}
+        told |= {"assistant_id": run.get("assistant_id"), "metadata": run.get("metadata") or {}}
+        told |= {
+            "error": turn.error or None,
+            "webhook_sent_at": rfc3339(now),
+            "values": json.loads(state.state_json)["values"],
+        }
+        if len(text := json.dumps(told, ensure_ascii=False)) > LONGEST_ANSWER:
+            text = json.dumps(told | {"values": None}, ensure_ascii=False)
+        at, _ = known[name].due(row.kind, now)
+        return [
+            row._replace(
+                key=delivery_key(row.key, name), state=WAITING, target=name, tries=0, next_us=to_us(at),
+                made_us=to_us(max(now, at)), body=text,
+            )
+        ]  # fmt: skip
 
     async def _skipped(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]]:
         """Return the result of skipped times, with the channel of their task. Empty if the task was deleted."""

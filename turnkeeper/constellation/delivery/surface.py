@@ -13,6 +13,7 @@ SURFACE = Surface(
         asks=frozenset({"task-runner", "agent-runtime"}),
     ),
     offers={
+        "webhook of a run": "turnkeeper.constellation.delivery.targets:check_run",
         "deliveries of a fire": "turnkeeper.constellation.delivery.fire_deliveries:sentences",
         "deliveries of fires": "turnkeeper.constellation.delivery.fire_deliveries:states",
     },

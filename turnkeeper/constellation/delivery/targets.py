@@ -7,17 +7,19 @@ import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import Denied, InvalidInput
 from turnkeeper.storage.files import Entries
 
-Kind = Literal["success", "failure", "waits"]
-KINDS: tuple[Kind, ...] = ("success", "failure", "waits")
+Kind = Literal["success", "failure", "waits", "run"]
+KINDS: tuple[Kind, ...] = ("success", "failure", "waits")  # unless others are chosen
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 _PREFIX = "whsec_"  # begins a secret in Standard Webhooks
 _SECRET_BYTES = 32
@@ -31,7 +33,7 @@ class Target(BaseModel):
         service: a URL of apprise: mailto, slack, tgram, ntfy and many others.
         command: a shell command; the delivery is in its variables and, as JSON, on its standard input.
         event: the name of an event of this home, for which tasks wait; its data is the result.
-        on: the kinds of results that are delivered.
+        on: the kinds of results that are delivered. With `run`, clients' runs may name addresses at the webhook's host.
         tasks: the names of the tasks; empty for all.
         channels: the channels; empty for all.
         quiet: the hours of each day in which nothing is sent, as HH:MM-HH:MM; empty for none.
@@ -79,6 +81,14 @@ class Target(BaseModel):
             return f"service {self.service.partition(':')[0]}"
         return f"event {self.event}" if self.event else "command"
 
+    def takes_run(self, url: str) -> bool:
+        """Return True if a run may name this URL: it has the scheme, host and port of the target's webhook."""
+        return "run" in self.on and urlsplit(self.webhook)[:2] == urlsplit(url)[:2]
+
+    def at(self, address: str) -> Self:
+        """Return the target with another address, which a run named; the same one if the address is empty."""
+        return self.model_copy(update={"webhook": address}) if address else self
+
     def wants(self, kind: str, task: str, channel: str) -> bool:
         """Return True if a result of this kind, of this task and channel, goes to the target."""
         fits = (not self.tasks or task in self.tasks) and (not self.channels or channel in self.channels)
@@ -120,6 +130,25 @@ def add(home: Home, name: str, target: Target) -> None:
     except ValidationError as error:
         raise InvalidInput("is not a name: use a-z, 0-9 and -, at most 32 characters", where=name[:60]) from error
     FILE.add(home, name, target)
+
+
+def of_run(known: Targets, url: str) -> str:
+    """Return the name of the target whose key signs the webhook of a run; empty if no target takes it."""
+    return next((name for name, target in known.items() if target.takes_run(url)), "")
+
+
+def check_run(home: Home, url: str) -> str:
+    """Return the name of the target that takes the webhook of a run. Raises InvalidInput, or Denied by the settings."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidInput("is not an http or https URL", where="webhook")
+    if not load_settings(home).delivery.enabled:
+        hint = "set enabled = true below [delivery] in config.toml, then: turnkeeper up"
+        raise Denied("nothing is delivered", where="webhook", hint=hint)
+    if not (name := of_run(FILE.read(home), url)):
+        hint = f"turnkeeper deliver add NAME --on run --webhook {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        raise Denied("no target takes runs at this host", where="webhook", hint=hint)
+    return name
 
 
 def new_secret(entropy: Entropy) -> str:

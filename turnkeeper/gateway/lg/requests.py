@@ -21,7 +21,7 @@ MODES = frozenset(
 )
 _IDS = frozenset({"thread_id", "run_id", "assistant_id", "graph_id", "user_id", "checkpoint_id", "checkpoint_ns"})
 _REFUSED = {
-    "webhook": ("there are no webhooks for runs", "set [notify] command, or make a task with --on task.succeeded"),
+    "webhook": ("a cron calls no webhook", "turnkeeper deliver add NAME --webhook URL --task TASK"),
     "after_seconds": ("a message is accepted at once", "make a cron, or: turnkeeper task create NAME --in DURATION"),
     "feedback_keys": ("there is no feedback", "leave it out"),
     "supersteps": ("a thread's record is not written over HTTP", "use: turnkeeper threads import FILE"),
@@ -32,7 +32,7 @@ RUN = frozenset(
         *("assistant_id", "input", "command", "config", "context", "stream_mode", "stream_subgraphs", "if_not_exists"),
         *("stream_resumable", "checkpoint", "checkpoint_id", "checkpoint_during", "multitask_strategy", "thread_id"),
         *("on_disconnect", "on_completion", "durability", "strict_resume", "langsmith_tracer"),
-        *("interrupt_before", "interrupt_after", "metadata"),
+        *("interrupt_before", "interrupt_after", "metadata", "webhook"),
     }
 )
 _CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "run_name": str, "metadata": dict}
@@ -61,7 +61,7 @@ def _are_texts(value: object) -> bool:
 _TEXTS = (
     *("as_node", "assistant_id", "checkpoint_id", "end_time", "graph_id", "if_exists", "if_not_exists", "key", "name"),
     *("method", "multitask_strategy", "on_completion", "on_disconnect", "on_run_completed", "query", "schedule"),
-    *("description", "sort_by", "sort_order", "status", "thread_id", "timezone"),
+    *("description", "sort_by", "sort_order", "status", "thread_id", "timezone", "webhook"),
 )
 _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(_TEXTS, ("a string", _is_text)),
@@ -114,7 +114,7 @@ def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, An
             if nodes != "*" and not _are_texts(nodes):
                 raise InvalidInput("is not a list of nodes", where=name, hint="give the nodes' names, or '*'")
             found[name] = nodes
-    found |= {"metadata": body["metadata"]} if body.get("metadata") else {}
+    found |= {name: body[name] for name in ("metadata", "webhook") if body.get(name)}
     config: dict[str, Any] = {}
     for name, value in (body.get("config") or {}).items():
         if name == "configurable" or value in (None, [], {}, ""):

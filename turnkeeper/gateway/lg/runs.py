@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turnkeeper.bus.letters import turn_id_of
+from turnkeeper.config.surfaces import required
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import Who, need
@@ -69,6 +70,8 @@ class Runs(lg.Handlers):
             TurnkeeperError: the request was refused, or its effect is unknown because the daemon went away.
         """
         asked = requests.read_run(await self._api.completed(runtime, requests.checked(dict(body))))
+        if webhook := asked.run.get("webhook"):
+            required("webhook of a run", self._api.gateway.home, webhook)
         name, graph = await self._api.graph_of(runtime, asked.assistant)
         name = asked.assistant if is_uuid(asked.assistant) else lg.assistant_id(name)
         about = {"graph_id": await self._api.graph_id(runtime, asked.assistant), "assistant_id": name}
