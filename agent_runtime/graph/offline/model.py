@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from agent_runtime.graph.offline.conversation import digest, iterate, reply
+from agent_runtime.graph.offline.conversation import digest, reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Rule, Step
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.turn import TurnContext
@@ -34,7 +34,11 @@ MOST_PIECES = 40  # of one answer
 PIECE_S = 0.02  # between the pieces of a streamed answer
 _WORDS = re.compile(r"\S+\s*|\s+")
 _WRAPPER = re.compile(r"\A<channel [^>]*>|</channel>\Z")
-_OWN: dict[str, Rule] = {"loop.wakeup": iterate, "summary.propose": digest, **(offered("knowledge-jobs") or {})}
+_OWN: dict[str, Rule] = {
+    "summary.propose": digest,
+    **(offered("loop-jobs") or {}),
+    **(offered("knowledge-jobs") or {}),
+}
 _FIRST = ("loop.wakeup", "revalidation.next", "summary.propose", "web.fetch", "memory.forget")
 # By scope: the job of a fire whose category grants the scope. The first granted scope counts.
 _JOBS: tuple[tuple[str, Rule], ...] = (

@@ -14,7 +14,8 @@ SURFACE = Surface(
     offers={
         "loops": "agent_runtime.tools.loops:Loops",
         "loop-tools": "agent_runtime.tools.loops:loop_tools",
+        "loop-jobs": "agent_runtime.graph.offline.iteration:jobs",
         "words of a loop": "task_runner.model.words:read_line",
     },
-    also=("agent_runtime.tools.loops", "task_runner.model.words"),
+    also=("agent_runtime.tools.loops", "agent_runtime.graph.offline.iteration", "task_runner.model.words"),
 )

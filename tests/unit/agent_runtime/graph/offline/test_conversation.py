@@ -2,7 +2,8 @@
 
 import pytest
 
-from agent_runtime.graph.offline.conversation import iterate, loop_orders, orders, reply
+from agent_runtime.graph.offline.conversation import loop_orders, orders, reply
+from agent_runtime.graph.offline.iteration import iterate
 from agent_runtime.graph.offline.rules import Brief
 
 HOSTILE = ["\n" * 100_000, " " * 100_000 + "x", "then \n" * 30_000, "count " * 20_000, "roll die until " * 10_000]
