@@ -410,7 +410,7 @@ class Basis:
     def _tools(
         self, workspace: Workspace, messages: AgentMessages, store: Store, loops: Any, subagents: Subagents
     ) -> list[ToolSpec]:
-        return [
+        own = [
             *workspace_tools(workspace),
             *agent_tools(messages),
             *lifecycle_tools(Lifecycle(store, home=self.home, clock=self.clock)),
@@ -418,6 +418,7 @@ class Basis:
             *subagent_tools(subagents),
             *(offered("folder-tools", self.home, self.settings.folder.path, self.clock) or ()),
         ]
+        return [*own, *(offered("supplied-tools", self, store, own) or ())]
 
     def _engines(
         self,

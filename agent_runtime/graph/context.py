@@ -5,7 +5,7 @@ variable reaches every node, subgraph and tool of both: tasks inherit it, and La
 threads for sync code. A thread that a tool starts itself inherits nothing: no turn, no permissions.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +23,21 @@ _QUESTIONS: ContextVar[Questions | None] = ContextVar("turnkeeper_questions", de
 
 
 @dataclass(frozen=True, kw_only=True)
+class Content:
+    """The present content of a tool that the author supplies.
+
+    Attributes:
+        digest: equal for equal content.
+        asks: why a call asks although its scope is granted; empty if it does not.
+        inexact: why the digest is valid in this process only; empty if it is valid after a restart too.
+    """
+
+    digest: str
+    asks: str = ""
+    inexact: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ToolSpec:
     """A tool, the scope that a category must grant for it, and its effect.
 
@@ -30,11 +45,13 @@ class ToolSpec:
         tool: the tool, whose name for models has underscores: `workspace_read`. Only this very object has the scope.
         scope: the scope's name in categories, with a dot: `workspace.read`.
         effect: read, external-read or write.
+        content: of a tool that the author supplies: returns the content that a call, by its id, is judged by.
     """
 
     tool: BaseTool
     scope: str
     effect: Effect
+    content: Callable[[str], Content] | None = None
 
 
 class lifetime:  # noqa: N801  used as a function

@@ -30,7 +30,8 @@ Level = Literal["error", "warning"]
 
 def _scope(value: str) -> str:
     if not known_scope(value):
-        raise ValueError(f"unknown scope {value!r}; known are {', '.join(SCOPES)} and tool:<name>")
+        of_authors = "tool:<name>, tools:<name> and mcp:<server>.<tool>"
+        raise ValueError(f"unknown scope {value!r}; known are {', '.join(SCOPES)}, {of_authors}")
     return value
 
 

@@ -23,6 +23,7 @@ TIERS = ("conversation", "channel", "workspace", "account")
 OWN_PART = "graph"  # a graph's own store, under names without a tier
 ANY_HOST = "*"
 FOREIGN = "tool:"
+SUPPLIED = ("mcp:", "tools:")  # tools of the author's for our own agent: of MCP servers, and of Python files
 LOOPS = "loop.create"
 RESTART = "lifecycle.request_restart"
 REQUEST = "permission.request"  # the scope of the tool that asks for another; it grants nothing and needs no grant
@@ -95,8 +96,9 @@ class _Lack:
 
 
 def known_scope(scope: str) -> bool:
-    """Return whether a scope exists: a built-in one, or `tool:<name>` for a tool of an author's graph."""
-    return scope in SCOPES or (scope.startswith(FOREIGN) and len(scope) > len(FOREIGN))
+    """Return whether a scope exists: a built-in one, or one of a tool of the author's, such as `tool:<name>`."""
+    kind, _, name = scope.partition(":")
+    return scope in SCOPES or (bool(name) and f"{kind}:" in (FOREIGN, *SUPPLIED))
 
 
 def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Verdict:

@@ -2,21 +2,47 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import mcp_server
 from tests.support.constellation import Constellation
+from tests.support.mcp_server import Folder
 
 pytestmark = [pytest.mark.process, pytest.mark.sqlite_only("a page of commands; what they do has tests of its own")]
 PAGE = (Path(__file__).parents[2] / "docs" / "how-do-i.md").read_text()
+GARDEN = """
+from langchain_core.tools import tool
+
+@tool
+def water(bed: str) -> str:
+    '''Water a bed.'''
+    return bed
+"""
 COMMANDS = re.findall(r"^    (turnkeeper .*)$", PAGE, re.MULTILINE)
 
 
-def test_each_command_does_what_is_asked(constellation: Constellation, tmp_path: Path) -> None:
-    said = {}
+@pytest.fixture
+def tools_of_mine(constellation: Constellation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A server in the home, and a file in the folder in which the commands are typed."""
+    desk = Folder(tmp_path / "desk")
+    desk.offer()
+    start = f"import runpy, sys\nsys.argv[1:] = [{str(desk.path)!r}]\n"
+    (constellation.home.root / "desk.py").write_text(
+        f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n"
+    )
+    (tmp_path / "garden.py").write_text(GARDEN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_each_command_does_what_is_asked(constellation: Constellation, tools_of_mine: Path) -> None:
+    said, tmp_path = {}, tools_of_mine
     for command in COMMANDS:
-        _, *words = shlex.split(command.replace("backups/today", str(tmp_path / "backup")))
+        typed = command.replace("backups/today", str(tmp_path / "backup")).replace("python3", sys.executable)
+        _, *words = shlex.split(typed)
         done = constellation.attempt("turnkeeper", *words)
         said[command] = done.stdout
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
@@ -29,6 +55,8 @@ def test_each_command_does_what_is_asked(constellation: Constellation, tmp_path:
     constellation.await_outcome("review", "succeeded")  # the emitted event
     assert [one["name"] for one in constellation.ask("turnkeeper", "deliver", "list")] == ["ada", "alarm"]
     assert (tmp_path / "backup" / "manifest.json").is_file()
+    states = {one["scope"]: one["state"] for one in constellation.ask("agent-runtime", "tools", "list")}
+    assert states == {"mcp:desk.note": "accepted", "tools:water": "yours"}
 
 
 def test_every_question_has_a_command_or_says_what_to_do() -> None:

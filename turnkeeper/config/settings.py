@@ -54,6 +54,8 @@ WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400
 
 # The form of a thread's id, which ends with a task's name: it must not look like a path.
 GraphName = Annotated[str, Field(pattern=r"^[!-.0-~](?:[ -.0-~]{0,61}[!-.0-~])?$")]
+# Without an underscore, so that no two servers' tools have the same name for a model.
+ServerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,23}$")]
 
 
 class _Section(BaseModel):
@@ -333,6 +335,38 @@ class McpSettings(_Section):
     shortest_gap_s: Seconds = Field(60.0, description="shortest time between two fires of a task that they schedule")
 
 
+# An address has no user, query or fragment: each may hold a key, and an address is shown.
+ServerUrl = Annotated[str, Field(pattern=r"^(https?://[^\s@?#]+)?$")]
+_TELLING = re.compile(r"(key|token|secret|password|credentials?|authorization|cookie)$", re.IGNORECASE)
+
+
+class McpServerSettings(_Section):
+    """`[mcp_servers.<name>]`: an MCP server whose tools the built-in agent may use; needs `turnkeeper[mcp]`."""
+
+    command: str = Field("", description="the program of a server on stdio")
+    args: tuple[str, ...] = Field((), description="its arguments, which every user of the machine can read")
+    env: dict[str, str] = Field(default_factory=dict, description="its variables; $NAME is read from the environment")
+    url: ServerUrl = Field("", description="the address of a server over HTTP, in place of a command")
+    headers: dict[str, str] = Field(default_factory=dict, description="headers of each request; $NAME as in env")
+    reads: tuple[str, ...] = Field((), description="tools that only read, by your own word")
+    timeout_s: Seconds = Field(60.0, gt=0, description="how long a call may take")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.command and self.url:
+            raise ValueError("needs one of command and url, not both")
+        for name, value in [*self.env.items(), *self.headers.items()]:
+            if _TELLING.search(name) and "$" not in value:
+                raise ValueError(f"{name} holds a secret; write $NAME here, and NAME=… into the home's .env")
+        return self
+
+
+class ToolSettings(_Section):
+    """`[tools]`: tools of yours for the built-in agent."""
+
+    files: tuple[str, ...] = Field((), description="Python files; each function with LangChain's @tool is a tool")
+
+
 class TracesSettings(_Section):
     """`[traces]`: traces of fires and turns, sent by OTLP to a collector of yours; needs `turnkeeper[otel]`."""
 
@@ -390,6 +424,8 @@ class Settings(_Section):
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
     mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)
+    mcp_servers: dict[ServerName, McpServerSettings] = Field(default_factory=dict, json_schema_extra=OF_A_SURFACE)
+    tools: ToolSettings = Field(default_factory=ToolSettings, json_schema_extra=OF_A_SURFACE)
     peers: PeerSettings = Field(default_factory=PeerSettings, json_schema_extra=OF_A_SURFACE)
     delivery: DeliverySettings = Field(default_factory=DeliverySettings, json_schema_extra=OF_A_SURFACE)
     node: NodeSettings = Field(default_factory=NodeSettings)

@@ -21,7 +21,7 @@ from turnkeeper.config.surfaces import processes
 READS: Mapping[str, frozenset[str]] = {
     "agent-runtime": frozenset(
         {"agents", "approvals", "assistants", "categories", "faults", "graphs", "history", "memory", "metrics", "model"}
-        | {"folder", "node", "notify", "store", "traces"}
+        | {"folder", "mcp_servers", "node", "notify", "store", "tools", "traces"}
     ),
     "task-runner": frozenset({"metrics", "node", "scheduler", "store", "traces"}),
 } | {process.name: process.reads for process in processes()}

@@ -113,6 +113,8 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     own += offered("loop-tools", nowhere) or ()
     specs = [] if foreign else [*own, *subagent_tools(nowhere), *(offered("folder-tools", nowhere, ".", nowhere) or ())]
     tools = {spec.tool.name: rehearsal.ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
+    supplied = {} if foreign else offered("supplied-facts", settings, place) or {}
+    tools |= {name: rehearsal.ToolFacts(scope=scope, effect=effect) for name, (scope, effect) in supplied.items()}
     outcome = rehearsal.rehearse(category, turns, tools)
     if name:
         outcome = replace(outcome, least=replace(outcome.least, name=name))

@@ -28,7 +28,7 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
-from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_question, turn_around
+from agent_runtime.graph.context import Content, ToolSpec, bound, current_turn, record_question, turn_around
 from agent_runtime.graph.guard.arguments import write
 from agent_runtime.graph.guard.identity import Identity, identity
 from agent_runtime.model import approval
@@ -269,8 +269,7 @@ class Gate:
         """
         scope, effect = self.named(request)
         verdict = self._judge(scope, effect, request.args, turn)
-        if verdict.allowed and request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
-            why = f"{_TWO.format(request.name)}, so no category grants either"
+        if verdict.allowed and (why := self._asks_again(request, turn)):
             verdict = Verdict(allowed=False, missing_scope=scope, reason=why, lacking=(scope,))
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)
@@ -298,6 +297,21 @@ class Gate:
         digest = self._names[graph].only(name) if graph in self._names else ""
         return approval.tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
 
+    def _asks_again(self, request: CallRequest, turn: TurnContext) -> str:
+        """Return why the grant of its scope does not cover a call; empty if it does."""
+        if request.known is None and self.named(request)[0].startswith(FOREIGN) and self._is_shared(request, turn):
+            return f"{_TWO.format(request.name)}, so no category grants either"
+        return self._content(request, turn).asks
+
+    def _content(self, request: CallRequest, turn: TurnContext) -> Content:
+        """Return the present content of a call's tool; for a built-in tool, the location of its code."""
+        if self._is_foreign(request):
+            return Content(digest=request.identity.digest, inexact=request.identity.inexact)
+        spec = self._specs.get(request.name)
+        if spec is None or spec.content is None or request.known is not None:
+            return Content(digest=code_of(request.tool))
+        return spec.content(f"{turn.turn_id}|{request.call_id}")
+
     def _is_foreign(self, request: CallRequest) -> bool:
         return request.known is None and request.tool is not None and self.named(request)[0].startswith(FOREIGN)
 
@@ -312,7 +326,7 @@ class Gate:
             told=told and not self._is_shared(request, turn),
             tool=request.name,
             scope=scope,
-            code=request.identity.digest if foreign else code_of(request.tool),
+            code=self._content(request, turn).digest,
             call_id=request.call_id,
             shown=written.shown,
             content=written.digest,
@@ -330,7 +344,7 @@ class Gate:
         call = self._call(request, verdict, turn)
         if (turn.unanswered or not turn.asks) and not call.was_asked(turn.asked):
             return NOBODY_THERE if turn.asks else ONLY_READS
-        why = _why(request, turn, verdict, foreign=self._is_foreign(request))
+        why = _why(request, turn, verdict, self._content(request, turn).inexact)
         hashes = {name: write({name: value}).digest for name, value in request.args.items()}
         call = replace(call, arg_hashes=hashes, once_only=self._once_only(request, turn, verdict))
         if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
@@ -353,20 +367,21 @@ class Gate:
         scope = self.named(request)[0]
         if request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
             return _TWO.format(request.name)
-        if self._is_foreign(request) and (inexact := request.identity.inexact):
-            return _BOUND.format(inexact)
-        return once_only(scope, verdict.lacking)
+        content = self._content(request, turn)
+        if content.inexact:
+            return _BOUND.format(content.inexact)
+        return content.asks or once_only(scope, verdict.lacking)
 
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
         scope, effect = self.named(request)
         return Admitted(args=args, context=approve_once(scope, effect, args, turn))
 
 
-def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, *, foreign: bool) -> str:
+def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, inexact: str) -> str:
     """Return why the author is asked, and the agent's reason for the call."""
     started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
     reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
-    reason += f"; {_BOUND.format(inexact)}" if foreign and (inexact := request.identity.inexact) else ""
+    reason += f"; {_BOUND.format(inexact)}" if inexact else ""
     return f"{reason}; the agent says: {request.why}" if request.why else reason
 
 

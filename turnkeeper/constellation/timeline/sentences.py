@@ -106,6 +106,7 @@ SENTENCES = {
     "interrupt.escalated": f"the agent runtime raised an alert about {_ASKED}.",
     "interrupt.expired": f"the agent runtime ended {_ASKED}: it was not answered in time.",
     "exception.ended": "the standing exception {exception} of task {task_id} for {tool} ended: {reason}[, by {via}].",
+    "tools.problem": "{name} cannot be used as accepted: {reason}.",
     "model.answered": "the model answered in turn {turn_id} after {took_s} s with {tokens_out} tokens.",
     "model.retry": "the model failed in turn {turn_id}: {reason}. the agent runtime asks it again after {wait_s} s.",
     "model.failed": "the model failed in turn {turn_id}: {reason}.",

@@ -34,6 +34,7 @@ MANIFEST = "manifest.json"
 _PLAIN = (
     *("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl", "state/peers.json"),
     *(
+        "tools.json",
         "state/delivery.json",
         "state/hooks.json",
         "state/audit-seen-task-runner.json",

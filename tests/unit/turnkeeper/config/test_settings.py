@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from turnkeeper.config.home import Home, locate
-from turnkeeper.config.settings import AgentSettings, AssistantSettings, Settings, effective, load_settings
+from turnkeeper.config.settings import (
+    AgentSettings,
+    AssistantSettings,
+    McpServerSettings,
+    Settings,
+    effective,
+    load_settings,
+)
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.constellation.install.init import config_text
 from turnkeeper.errors import InvalidInput
@@ -45,6 +52,7 @@ def test_every_documented_key_can_be_uncommented(home: Home) -> None:
     is_key = [line.startswith("# [") or (" = " in line and line[:2] == "# " and line[2].islower()) for line in lines]
     home.config.write_text("\n".join(line[2:] if key else line for line, key in zip(lines, is_key, strict=True)))
     named = {"agents": {"agent0": AgentSettings()}, "assistants": {"NAME": AssistantSettings()}}
+    named |= {"mcp_servers": {"NAME": McpServerSettings()}}
     assert load_settings(home) == Settings().model_copy(update=named)
 
 

@@ -1,0 +1,219 @@
+"""MCP servers as sources of tools, on stdio and over HTTP.
+
+A connection is made at the first use and kept. It is held by a task of its own, because the library must close a
+connection in the task that opened it. Each wait has a limit, so a server that hangs delays only the calls of its tools.
+A server gets no model, no files and no answers of the author: it is offered none of these parts of MCP.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import IO, Any
+
+import httpx2
+from dotenv import dotenv_values
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from agent_runtime.graph.models.make import SHORTEST, redact
+from agent_runtime.tools.supplied.offers import Answer, Lost, Offered, digest_of, shortened
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import McpServerSettings
+from turnkeeper.errors import InvalidInput, TurnkeeperError, Unreachable
+
+CONNECT_S = 10.0  # for a connection, and for the list of tools
+CLOSE_S = 5.0
+MOST_TOOLS, MOST_PAGES = 200, 50
+LONGEST_DESCRIPTION, LARGEST_SCHEMA = 8_000, 64_000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")  # with the server's name, models take at most 64 characters
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_NOT_RUN = frozenset({-32600, -32601, -32602})  # invalid request, unknown method, invalid arguments
+_SHAPED = ("command", "args", "env", "url", "headers", "reads")  # the settings that an approval is bound to
+
+
+class Server:
+    """One server of `[mcp_servers]`."""
+
+    def __init__(self, name: str, settings: McpServerSettings, home: Home, environ: Mapping[str, str]) -> None:
+        self.name = name
+        self._settings, self._home, self._environ = settings, home, environ
+        self._basis = digest_of(settings.model_dump(mode="json", include=set(_SHAPED)))
+        self._secrets: frozenset[str] = frozenset()
+        self._opening = asyncio.Lock()
+        self._client: Client | None = None
+        self._holder: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+
+    async def listing(self) -> list[Offered]:
+        """Return the tools that the server offers; those that no model could call are left out.
+
+        Raises:
+            Unreachable: the server cannot be started or reached, or does not answer in time.
+            InvalidInput: its configuration names a variable that is not set.
+        """
+        tools, cursor = list[Any](), None
+        client = await self._connected()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                for _ in range(MOST_PAGES):
+                    page = await client.list_tools(cursor=cursor, cache_mode="bypass")
+                    tools += page.tools
+                    if (cursor := page.next_cursor) is None or len(tools) > MOST_TOOLS:
+                        break
+        except Exception as error:
+            self._drop()
+            raise self._unreachable(error) from error
+        names = [tool.name for tool in tools]
+        return [self._offered(tool) for tool in tools[:MOST_TOOLS] if names.count(tool.name) == 1 and _is_usable(tool)]
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> Answer:
+        """Call a tool.
+
+        Raises:
+            Lost: the call was sent and got no answer.
+            Unreachable: nothing was sent.
+        """
+        client = await self._connected()
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                result = await client.session.call_tool(name, dict(args))
+        except MCPError as error:
+            if error.error.code in _NOT_RUN:
+                return Answer(text=self._said(error), ok=False)
+            raise self._lost(error) from error
+        except Exception as error:
+            raise self._lost(error) from error
+        return Answer(text=redact(_text(result), self._secrets), ok=not result.is_error)
+
+    async def close(self) -> None:
+        """End the connection, and the server if it runs on stdio."""
+        self._over.set()
+        if self._holder is not None:
+            await asyncio.wait([self._holder], timeout=CLOSE_S)
+
+    def _offered(self, tool: Any) -> Offered:
+        return Offered(
+            scope=f"mcp:{self.name}.{tool.name}",
+            source=self.name,
+            name=tool.name,
+            description=tool.description or "",
+            schema=tool.input_schema,
+            basis=self._basis,
+            effect="external-read" if tool.name in self._settings.reads else "write",
+        )
+
+    async def _connected(self) -> Client:
+        async with self._opening:
+            if self._client is not None:
+                return self._client
+            self._over = asyncio.Event()
+            ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+            # In a context of its own: the connection outlives the turn that opens it.
+            self._holder = asyncio.create_task(self._hold(ready, self._over), context=contextvars.Context())
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    self._client = await ready
+            except TimeoutError as error:
+                self._holder.cancel()
+                raise self._unreachable(error) from error
+            return self._client
+
+    async def _hold(self, ready: "asyncio.Future[Client]", over: asyncio.Event) -> None:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+            try:
+                async with self._opened(said) as client:
+                    ready.set_result(client)
+                    await over.wait()
+            except TurnkeeperError as error:
+                ready.set_exception(error)
+            except Exception as error:  # noqa: BLE001  a server may fail in any way
+                if not ready.done():
+                    ready.set_exception(self._unreachable(error, _last_line(said)))
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, said: IO[str]) -> AsyncIterator[Client]:
+        settings, how = self._settings, dict[str, Any](cache=None, read_timeout_seconds=None)
+        async with contextlib.AsyncExitStack() as stack:
+            if not settings.command and not settings.url:
+                raise InvalidInput("needs a command or a url", where=f"{self._home.config}: mcp_servers.{self.name}")
+            if settings.command:
+                own = StdioServerParameters(
+                    command=settings.command, args=[*settings.args], env=self._filled(settings.env), cwd=self._home.root
+                )
+                transport: Any = stdio_client(own, errlog=said)  # type: ignore[arg-type]
+            else:
+                limits = httpx2.Timeout(CONNECT_S, read=settings.timeout_s)
+                given = httpx2.AsyncClient(headers=self._filled(settings.headers), timeout=limits)
+                transport = streamable_http_client(settings.url, http_client=await stack.enter_async_context(given))
+            yield await stack.enter_async_context(Client(transport, **how))
+
+    def _filled(self, named: Mapping[str, str]) -> dict[str, str]:
+        """Return texts with each $NAME replaced, from the environment, else from the home's `.env`."""
+        self._home.check_keys()
+        env = self._home.environment
+        known = dotenv_values(env, interpolate=False) if env.is_file() else {}
+        known = {**known, **os.environ, **self._environ}
+        found = set[str]()
+
+        def value(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            if not (text := known.get(name)):
+                where = f"{self._home.config}: mcp_servers.{self.name}"
+                raise InvalidInput(f"${name} is not set", where=where, hint=f"put {name}=… into {env}")
+            found.add(text)
+            return text
+
+        filled = {key: _VARIABLE.sub(value, text) for key, text in named.items()}
+        self._secrets = self._secrets.union(text for text in found if len(text) >= SHORTEST)
+        return filled
+
+    def _drop(self) -> None:
+        """Forget the connection; the next use makes another."""
+        self._client = None
+        self._over.set()
+
+    def _lost(self, error: Exception) -> Lost:
+        self._drop()
+        return Lost(f"the server {self.name} gave no answer to the call ({self._said(error)})")
+
+    def _unreachable(self, error: Exception, said: str = "") -> Unreachable:
+        why = f"{self._said(error)}{f': {said}' if said else ''}"
+        return Unreachable(f"cannot be used: {shortened(redact(why, self._secrets))}", where=f"mcp server {self.name}")
+
+    def _said(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, TimeoutError):
+            return "it does not answer in time"
+        return shortened(redact(str(error) or type(error).__name__, self._secrets))
+
+
+def _is_usable(tool: Any) -> bool:
+    """Return whether a model could call a tool, and its author could read what it says."""
+    if not _NAME.fullmatch(tool.name) or len(tool.description or "") > LONGEST_DESCRIPTION:
+        return False
+    return len(str(tool.input_schema)) <= LARGEST_SCHEMA and tool.input_schema.get("type") == "object"
+
+
+def _last_line(said: IO[str]) -> str:
+    said.seek(0)
+    return next((line for line in reversed(said.read(64_000).splitlines()) if line.strip()), "")
+
+
+def _text(result: Any) -> str:
+    """Return the texts of a result; of other content, its kind and size."""
+    parts = [*_texts(result)]
+    if not parts and result.structured_content is not None:
+        return str(result.structured_content)
+    return "\n".join(parts)
+
+
+def _texts(result: Any) -> Iterator[str]:
+    for one in result.content:
+        text = getattr(getattr(one, "resource", one), "text", None)
+        left_out = f"({one.type}, {len(str(getattr(one, 'data', '')))} characters, left out)"
+        yield text if isinstance(text, str) else left_out

@@ -1,0 +1,16 @@
+"""Tools that the author supplies to the built-in agent: of MCP servers, and of Python files."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+_TOOLS = Later("agent_runtime.tools.supplied.commands:app", "Tools of MCP servers, and your own.", Panel.START)
+SURFACE = Surface(
+    name="tools",
+    place=20,
+    commands={"tools": _TOOLS},
+    settings=("mcp_servers", "tools"),
+    offers={
+        "supplied-tools": "agent_runtime.tools.supplied.supply:supplied_tools",
+        "supplied-facts": "agent_runtime.tools.supplied.supply:facts",
+        "findings": "agent_runtime.tools.supplied.offers:findings",
+    },
+)
