@@ -127,7 +127,7 @@ class LangGraph:
     async def _watched(
         self, request: wire.WatchRunRequest, engine: Engine | None, ring: Any, over: tuple[str, str]
     ) -> AsyncIterator[wire.RunEvent]:
-        """Yield the events of a ring. `over` is a turn whose events are not awaited, and its state."""
+        """Yield the events of a ring. `over` is a turn whose events are no longer awaited, and its state."""
         told, relayed = ("", ""), self._runtime.engines.events.relayed
         after = request.after or ring.start_of(request.turn_id, resumed=request.resumed)
         while not self.closing:

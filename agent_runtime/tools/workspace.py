@@ -235,7 +235,7 @@ def _revalidation(workspace: Workspace) -> list[ToolSpec]:
         item: Item,
         result: Annotated[
             Literal["holds", "deviation", "candidate"],
-            "the page still holds; or a deviation of it is recorded; or a change of it is proposed",
+            "the page still holds; or a deviation of it is recorded; or a change to it is proposed",
         ],
         runtime: Runtime,
         note: Annotated[str, "a sentence for the author"] = "",

@@ -54,7 +54,7 @@ _START, _END = OF_TOOLS
 
 
 class ToolEvents:
-    """Writer of the calls that nodes make themselves and, while a reader wants them, of events of all tool calls."""
+    """Writer of the calls that nodes make themselves, and of events of all tool calls while a reader wants them."""
 
     def __init__(self, database: Database, store: Store, clock: Clock) -> None:
         self._loop = asyncio.get_running_loop()

@@ -279,7 +279,7 @@ class Watchdog:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
     def _last_words(self, daemon: daemons.Daemon, memory: markers.Memory) -> str:
-        """Return how a daemon ended, as far as known. Of its output, include only our own errors."""
+        """Return how a daemon ended, as far as known. From its output, include only our own errors."""
         how = self.ended.get(_last_pid(memory), "")
         start = self._log_from.get(daemon.name)
         said = "" if start is None else daemons.last_error(_since(self._home, daemon, start))
