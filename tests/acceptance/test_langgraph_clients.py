@@ -188,9 +188,24 @@ def test_the_javascript_sdk_decides(lg: Lg, major: str) -> None:
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_repeats_no_refusal_and_is_told_why(lg: Lg, major: str) -> None:
     saw = play(lg, major, "refused")
-    assert [one["status"] for one in saw["found"]] == [422, 422, 422, 404]
+    assert [one["status"] for one in saw["found"]] == [422, 400, 422, 404]
     assert all("; " in one["text"] for one in saw["found"])
     assert saw["seconds"] < 20, "none was repeated, which takes as long"
+
+
+@pytest.mark.client
+@BY_NODE
+@pytest.mark.parametrize("major", MAJORS)
+def test_the_javascript_sdk_edits_and_regenerates_as_its_hook_does(lg: Lg, major: str) -> None:
+    """A message from a terminal, between those of the client, is in the tree that the hook draws."""
+    thread = lg.thread()
+    lg.turn(thread)
+    lg.constellation.command("agent-runtime", "send", "general", "From a terminal", "--thread", thread, "--wait")
+    last = lg.ask("GET", f"/threads/{thread}/state")["values"]["messages"][-1]["content"]
+    saw = play(lg, major, "fork", thread)
+    assert saw["start"] == last
+    assert saw["edited"] == saw["again"] == ["Hello", "Edited"]
+    assert (max(saw["branches"]), saw["isNew"]) == (2, True)
 
 
 @pytest.mark.client

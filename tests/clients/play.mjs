@@ -88,7 +88,7 @@ const flows = {
     const started = performance.now();
     const input = said("x");
     const calls = [
-      () => client.runs.create(thread_id, "agent0", { input, webhook: "http://127.0.0.1/" }),
+      () => client.runs.create(thread_id, "agent0", { input, afterSeconds: 5 }),
       () => client.threads.updateState(thread_id, { values: { messages: [] } }),
       () => client.assistants.create({}),
       () => client.runs.create(thread_id, "nobody", { input }),
@@ -109,6 +109,36 @@ const flows = {
     const texts = await messages;
     await thread.close();
     return { run_id, texts, output: output.messages.map((one) => one.type ?? one._getType?.()) };
+  },
+  async fork() {
+    // Edit and Regenerate as useStream does them, with the function by which it reads a history.
+    const { getBranchContext } = await import(`./node_modules/langgraph-sdk-${major}/dist/ui/branching.js`);
+    const getMessages = (values) => values.messages ?? [];
+    const read = async () => {
+      const history = await client.threads.getHistory(argument, { limit: 1000 });
+      const { threadHead: head, branchByCheckpoint } = getBranchContext("", history);
+      const of = getMessages(head.values).map(({ id }) => {
+        const first = history.findLast((state) => getMessages(state.values).some((one) => one.id === id));
+        return { first, options: branchByCheckpoint[first.checkpoint.checkpoint_id]?.branchOptions ?? [] };
+      });
+      return { head, of };
+    };
+    const before = async (type) => {
+      const { head, of } = await read();
+      const at = getMessages(head.values).findLastIndex((one) => one.type === type);
+      return of[at].first.parent_checkpoint;
+    };
+    const found = { start: getMessages((await read()).head.values).at(-1).content };
+    await client.runs.wait(argument, "agent0", { input: said("Edited"), checkpoint: await before("human") });
+    const edited = await read();
+    found.edited = getMessages(edited.head.values).filter((one) => one.type === "human").map((one) => one.content);
+    found.branches = edited.of.map((one) => one.options.length);
+    const answer = getMessages(edited.head.values).at(-1).id;
+    await client.runs.wait(argument, "agent0", { input: null, checkpoint: await before("ai") });
+    const again = await read();
+    found.again = getMessages(again.head.values).filter((one) => one.type === "human").map((one) => one.content);
+    found.isNew = getMessages(again.head.values).at(-1).id !== answer;
+    return found;
   },
   async follow() {
     const events = await all(client.runs.stream(argument, "agent0", { input: said("Hello", "followed"), streamMode: ["values"] }));

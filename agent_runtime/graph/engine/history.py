@@ -1,7 +1,8 @@
 """The history of a thread, as clients of LangGraph use it: the states that stay, writes into them, and forks from them.
 
-The checkpoints of a client's run are marked and stay after the turn, up to a limit. LangGraph makes the forks: a run
-that begins at an earlier checkpoint adds its own checkpoints after it, and the newest one is the thread's state.
+The checkpoints of a client's run are marked. They, and the later ones of their thread, stay after the turn, up to a
+limit. LangGraph makes the forks: a run that begins at an earlier checkpoint adds its own checkpoints after it, and the
+newest one is the thread's state.
 """
 
 import json
@@ -102,18 +103,21 @@ async def _write(graph: Any, config: Mapping[str, Any], asked: Mapping[str, Any]
 def kept_states(
     connection: rows.Connection, thread_id: str, namespace: str, load: Callable[[tuple[str, bytes]], Any]
 ) -> list[str]:
-    """Return the ids of the checkpoints that stay for clients, newest first, with the checkpoints that these need."""
+    """Return the ids of the checkpoints that stay for clients, newest first, with the checkpoints that these need.
+
+    They are the newest ones back to the first of a client's run, so that each has its parent: clients draw a tree.
+    """
     query = """SELECT checkpoint_id, metadata, length(checkpoint) FROM checkpoints
         WHERE thread_id = ?1 AND checkpoint_ns = ?2 ORDER BY checkpoint_id DESC"""
-    kept: list[str] = []
-    count = size = 0
+    newest: list[tuple[str, bool]] = []
+    kept = size = 0
     for checkpoint_id, text, length in connection.execute(query, (thread_id, namespace)).fetchall():
-        metadata = json.loads(text or b"{}")
-        if not metadata.get(KEPT):
-            continue
-        count, size = count + 1, size + length
-        if count > MOST_KEPT or size > MOST_BYTES:
+        metadata, size = json.loads(text or b"{}"), size + length
+        if len(newest) == MOST_KEPT or size > MOST_BYTES:
             break
-        needs = metadata.get(_OF_LATER_CHANNELS)
-        kept += rows.needed(connection, thread_id, namespace, checkpoint_id, load) if needs else [checkpoint_id]
-    return kept
+        newest.append((checkpoint_id, bool(metadata.get(_OF_LATER_CHANNELS))))
+        kept = len(newest) if metadata.get(KEPT) else kept
+    found = []
+    for checkpoint_id, needs in newest[:kept]:
+        found += rows.needed(connection, thread_id, namespace, checkpoint_id, load) if needs else [checkpoint_id]
+    return found

@@ -82,6 +82,19 @@ async def test_a_turn_that_no_client_began_keeps_one_state(bench: AuthorsBench) 
     assert len(await states(bench)) == 1
 
 
+async def test_a_later_turn_that_no_client_began_keeps_its_states_so_that_the_history_is_one_tree(
+    bench: AuthorsBench,
+) -> None:
+    await talked(bench)
+    for number, given in enumerate(({"prompt": "Three"}, client(human("Four"))), 3):
+        event = await bench.run(number, **given)
+        assert event.state == STATES.SUCCEEDED, event.error
+    found = await states(bench)
+    parents = [one.parent_config and one.parent_config["configurable"]["checkpoint_id"] for one in found]
+    assert parents == [*(id_of(one) for one in found[1:]), None]
+    assert len(found) == 12
+
+
 async def test_an_edited_message_begins_a_branch_and_the_one_before_stays(bench: AuthorsBench) -> None:
     before = await talked(bench)
     start = before[2]
