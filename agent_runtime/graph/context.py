@@ -45,7 +45,7 @@ class ToolSpec:
         tool: the tool, whose name for models has underscores: `workspace_read`. Only this very object has the scope.
         scope: the scope's name in categories, with a dot: `workspace.read`.
         effect: read, external-read or write.
-        content: of a tool that the author supplies: returns the content that a call, by its id, is judged by.
+        content: for a tool that the author supplies: takes a call's id, and returns the content to judge the call by.
     """
 
     tool: BaseTool

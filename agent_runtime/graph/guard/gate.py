@@ -298,7 +298,7 @@ class Gate:
         return approval.tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
 
     def _asks_again(self, request: CallRequest, turn: TurnContext) -> str:
-        """Return why the grant of its scope does not cover a call; empty if it does."""
+        """Return why the grant of a call's scope does not cover the call; empty if it does."""
         if request.known is None and self.named(request)[0].startswith(FOREIGN) and self._is_shared(request, turn):
             return f"{_TWO.format(request.name)}, so no category grants either"
         return self._content(request, turn).asks
