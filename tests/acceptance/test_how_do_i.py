@@ -39,9 +39,11 @@ def tools_of_mine(constellation: Constellation, tmp_path: Path, monkeypatch: pyt
 
 
 def test_each_command_does_what_is_asked(constellation: Constellation, tools_of_mine: Path) -> None:
-    said, tmp_path = {}, tools_of_mine
+    said, tmp_path, scans = {}, tools_of_mine, tools_of_mine / "scans"
+    scans.mkdir()
     for command in COMMANDS:
         typed = command.replace("backups/today", str(tmp_path / "backup")).replace("python3", sys.executable)
+        typed = typed.replace("~/Scans", str(scans))
         _, *words = shlex.split(typed)
         done = constellation.attempt("turnkeeper", *words)
         said[command] = done.stdout

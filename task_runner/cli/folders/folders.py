@@ -1,0 +1,227 @@
+"""Watched folders: the names in `state/folders.json`, what is known of their files, and the watch in the runner.
+
+The runner looks at each beat. A file counts once it has stayed the same for two looks, so that none is half-written.
+Its event is emitted before the file is written down as known. After `kill -9`, the event is emitted again under the
+same id, which has no effect. No link is followed, and nothing but regular files is opened.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from task_runner.model.events import check_emitted_name
+from turnkeeper.config.home import Home
+from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.rpc.process import Failpoints
+from turnkeeper.storage.files import Entries, replace_whole
+from turnkeeper.v1 import schedules_pb2 as wire
+
+MOST_FILES, DEEPEST, LARGEST = 10_000, 20, 1 << 30
+LONGEST_NAME = 32
+MOST_AT_ONCE = 100  # events of one look
+SEEN = "state/folders-seen.json"
+_CHUNK = 1 << 20
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")  # of a name
+_GONE = "the folder cannot be read"
+_FULL = f"the folder has more than {MOST_FILES} files; the others are not watched"
+
+
+class Watched(BaseModel):
+    """A folder, and the event that a file in it becomes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    event: str
+
+
+class Stamp(NamedTuple):
+    """The size, time and number of a file, which differ once it changed."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+class Known(NamedTuple):
+    """A file whose event was emitted, or that was there before. The digest is empty if it was not read."""
+
+    stamp: Stamp
+    digest: str
+
+
+FILE = Entries[Watched]("folders", "watched folder", "turnkeeper folders", TypeAdapter(dict[str, Watched]))
+Seen = dict[str, dict[str, Known]]
+
+
+def begin(home: Home, name: str, entry: Watched, known: Mapping[str, Stamp]) -> None:
+    """Add a folder, whose present files become no event. Raises InvalidInput or Conflict."""
+    if not name[:1].isalpha() or len(name) > LONGEST_NAME or not _LETTERS.issuperset(name):
+        raise InvalidInput(f"{name[:40]!r} is not a folder's name", where="NAME", hint="use a-z, 0-9 and -")
+    check_emitted_name(entry.event)
+    FILE.add(home, name, entry)
+    seen = read_seen(home)
+    seen[name] = {path: Known(one, "") for path, one in known.items()}
+    write_seen(home, seen)
+
+
+def scan(entry: Watched) -> tuple[dict[str, Stamp], str]:
+    """Return the regular files of a folder by their paths in it, and why some are missing; empty if none is."""
+    found: dict[str, Stamp] = {}
+    try:
+        for path, stamp in _walk(entry.path):
+            if len(found) == MOST_FILES:
+                return found, _FULL
+            found[path] = stamp
+    except OSError as error:
+        return {}, f"{_GONE}: {error.strerror}"
+    return found, ""
+
+
+def digest_of(entry: Watched, path: str, stamp: Stamp) -> str:
+    """Return the SHA-256 of a file. Empty if it is not a regular file, is too large, or differs from its stamp.
+
+    Each folder of its path is opened without following a link, so that another program cannot lead elsewhere.
+    """
+    *folders, name = path.split("/")
+    opened = [os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)]
+    try:
+        for folder in folders:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            opened.append(os.open(folder, flags, dir_fd=opened[-1]))
+        opened.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened[-1]))
+        about, digest = os.fstat(opened[-1]), hashlib.sha256()
+        if not stat.S_ISREG(about.st_mode) or _stamp(about) != stamp or stamp.size > LARGEST:
+            return ""
+        while data := os.read(opened[-1], _CHUNK):
+            digest.update(data)
+        return digest.hexdigest() if _stamp(os.fstat(opened[-1])) == stamp else ""
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def event_of(name: str, entry: Watched, path: str, known: Known) -> wire.EmitEventRequest:
+    """Return the event of a file. Its id is the same each time for the same folder, path, content and change."""
+    key = hashlib.sha256(f"{name}\0{path}\0{known.digest}\0{known.stamp.mtime_ns}".encode("utf-8", "surrogateescape"))
+    data = {"path": f"{entry.path}/{path}", "name": path, "size": known.stamp.size, "sha256": known.digest}
+    return wire.EmitEventRequest(
+        name=entry.event, data_json=json.dumps(data | {"folder": name}), event_id=f"{name}-{key.hexdigest()[:30]}"
+    )
+
+
+def read_seen(home: Home) -> Seen:
+    """Return the known files of all folders. Empty if none is written down."""
+    try:
+        said = json.loads((home.root / SEEN).read_bytes())
+        return {
+            name: {path: Known(Stamp(*map(int, one[:3])), str(one[3])) for path, one in files.items()}
+            for name, files in said.items()
+        }
+    except (OSError, ValueError, TypeError, IndexError, AttributeError):
+        return {}
+
+
+def write_seen(home: Home, seen: Seen) -> None:
+    said = {name: {path: (*one.stamp, one.digest) for path, one in files.items()} for name, files in seen.items()}
+    replace_whole(home.root / SEEN, json.dumps(said).encode())
+
+
+class Watch:
+    """An observer of the runner, which looks at the folders with each beat."""
+
+    def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
+        self._home, self._runner, self._failpoints = home, runner, Failpoints(os.environ)
+        self._settling = dict[tuple[str, str], Stamp]()
+        self._problems = dict[str, str]()
+        self._looking: asyncio.Task[None] | None = None
+
+    def keep(self) -> None:
+        """Look at the folders, unless the last look still runs."""
+        if self._runner.works and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def callbacks(self, _turn_id: str) -> list[Any]:
+        return []
+
+    async def _look(self) -> None:
+        """Emit the events of new and changed files, then write the files down as known."""
+        try:
+            watched = FILE.read(self._home)
+            if not watched:
+                return
+            seen = await asyncio.to_thread(read_seen, self._home)
+            fresh = await asyncio.to_thread(self._fresh, watched, seen)
+            for name, path, known in fresh:
+                if known.digest != seen[name].get(path, known._replace(digest="")).digest:
+                    await self._runner.service.emit_event(event_of(name, watched[name], path, known))
+                    self._failpoints.reach("runner.file_emitted")
+                seen[name][path] = known
+            if fresh or seen.keys() - watched.keys():
+                kept = {name: files for name, files in seen.items() if name in watched}
+                await asyncio.to_thread(write_seen, self._home, kept)
+        except (OSError, TurnkeeperError) as error:
+            self._report("", str(error))
+
+    def _fresh(self, watched: Mapping[str, Watched], seen: Seen) -> list[tuple[str, str, Known]]:
+        """Return the files that changed since they were known and stayed the same since the last look."""
+        fresh, settling = list[tuple[str, str, Known]](), dict[tuple[str, str], Stamp]()
+        for name, entry in watched.items():
+            present, problem = scan(entry)
+            self._report(name, problem)
+            if name not in seen:  # what is known was lost: what is there counts as known
+                seen[name] = {path: Known(stamp, "") for path, stamp in present.items()}
+            for path, stamp in present.items():
+                if path in seen[name] and seen[name][path].stamp == stamp:
+                    continue
+                if self._settling.get((name, path)) != stamp or len(fresh) == MOST_AT_ONCE:
+                    settling[name, path] = stamp
+                elif digest := _digest(entry, path, stamp):
+                    fresh.append((name, path, Known(stamp, digest)))
+        self._settling = settling
+        return fresh
+
+    def _report(self, name: str, problem: str) -> None:
+        """Log a problem of a folder once, and its end."""
+        if self._problems.get(name, "") != problem:
+            self._problems[name] = problem
+            self._runner.log.emit(
+                "folder.unreadable" if problem else "folder.readable", name=name, reason=problem[:300]
+            )
+
+
+def _digest(entry: Watched, path: str, stamp: Stamp) -> str:
+    try:
+        return digest_of(entry, path, stamp)
+    except OSError:  # it is gone, is a link by now, or may not be read
+        return ""
+
+
+def _walk(top: str) -> Iterator[tuple[str, Stamp]]:
+    """Yield the regular files below a folder. Leave out hidden names; follow no link."""
+    os.close(os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))  # raises if it is none
+    for at, folders, names, place in os.fwalk(top, follow_symlinks=False):
+        inner = os.path.relpath(at, top)
+        is_deep = inner.count("/") >= DEEPEST
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and not is_deep)
+        for name in sorted(name for name in names if not name.startswith(".")):
+            try:
+                about = os.stat(name, dir_fd=place, follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISREG(about.st_mode):
+                yield name if inner == "." else f"{inner}/{name}", _stamp(about)
+
+
+def _stamp(about: os.stat_result) -> Stamp:
+    return Stamp(about.st_size, about.st_mtime_ns, about.st_ino)

@@ -1,0 +1,16 @@
+"""Watched folders: each file that appears or changes becomes an event, for which tasks wait."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+SURFACE = Surface(
+    name="watched-folders",
+    place=52,
+    observers={"task-runner": "task_runner.cli.folders.folders:Watch"},
+    commands={
+        "folders": Later(
+            "task_runner.cli.folders.commands:app",
+            "Folders that this home watches: a file that appears or changes there becomes an event.",
+            Panel.WORK,
+        ),
+    },
+)
