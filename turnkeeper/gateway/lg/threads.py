@@ -266,7 +266,7 @@ class Threads:
             result = await self._commanded(who, runtime, thread_id, body.get("method"), params or {})
         except (InvalidInput, NotFound, Conflict) as error:
             return {"type": "error", "id": body.get("id"), "error": _code(error), "message": str(error)}
-        return {"type": "success", "id": body.get("id"), "result": result, "meta": {"applied_through_seq": 0}}
+        return {"type": "success", "id": body.get("id"), "result": result}
 
     async def _commanded(
         self, who: Who, runtime: Any, thread_id: str, method: object, params: dict[str, Any]
