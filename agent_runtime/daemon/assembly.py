@@ -23,7 +23,7 @@ from agent_runtime.graph.engine.model_output import LiveOutput, ModelCallLog
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.guard.hooks import ToolEvents
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
-from agent_runtime.graph.models.make import known_secrets, make_model
+from agent_runtime.graph.models.make import Models, known_secrets, make_model
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages
@@ -336,13 +336,14 @@ class Basis:
             store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, log=log, failpoints=failpoints
         )
         messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
-        subagents = Subagents(lambda: make_model(self.settings.model, self.home, clock=clock, environ=self.environ))
+        models = Models(self.settings.model, self.home, clock=clock, environ=self.environ)
+        subagents = Subagents(models)
         loops = offered("loops", store, categories, self.home, self.clock)
         tasks: Tasks = loops or Tasks(self.home)
         self.stack.push_async_callback(tasks.close)
         excepted = StandingExceptions(store, categories, tasks.task, log)
         specs = self._tools(workspace, messages, store, loops, subagents)
-        engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
+        engines = self._engines(build, store, workspace, specs, narrowing, (models, subagents), live)
         common: dict[str, Any] = {"store": store, "log": log, "failpoints": failpoints}
         parts = turns.Parts(
             **common,
@@ -427,7 +428,7 @@ class Basis:
         workspace: Workspace,
         specs: list[ToolSpec],
         narrowing: Narrowing,
-        subagents: Subagents,
+        own: tuple[Models, Subagents],
         live: LiveOutput,
     ) -> Engines:
         """Make the graphs, with a guard on every tool call, and their engines."""
@@ -440,12 +441,12 @@ class Basis:
         budget = TokenBudget(settings.model.daily_token_cap, store, self.clock)
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
-        subagents.begin(gate, specs, inner)
+        own[1].begin(gate, specs, inner)
         answered = ModelCallLog(emit=self.log.emit, steady=self.clock.monotonic)
         default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live, answered=answered)
         observers = Observers("turns", self.log, settings, self.clock)
         self.stack.callback(observers.close)
-        how |= {"callbacks": observers.callbacks, "events": live.runs}
+        how |= {"callbacks": observers.callbacks, "events": live.runs, "own": own[0]}
         engines: dict[str, Engine] = {}
         for name, one in self._graphs().items():
             of_author = one is not None and (name != default or foreign)

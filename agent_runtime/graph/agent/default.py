@@ -18,7 +18,6 @@ from typing import Any
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -28,7 +27,7 @@ from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
 from agent_runtime.graph.engine.model_output import subagent_usage, tokens_of
 from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.graph.models.call import Handler, Request, Response
-from agent_runtime.graph.models.make import make_model
+from agent_runtime.graph.models.make import Models
 from agent_runtime.graph.offline.model import OfflineModel
 from agent_runtime.model.turn import SUBAGENTS, TurnContext
 from agent_runtime.model.words import shortened
@@ -57,9 +56,9 @@ Build = Callable[[Sequence[ToolSpec], Sequence[AgentMiddleware[Any, Any, Any]], 
 class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     """Middleware that adds the briefing to each model call of a turn. A call outside a turn is offered no tools."""
 
-    def __init__(self, specs: Sequence[ToolSpec], role: str = "") -> None:
+    def __init__(self, specs: Sequence[ToolSpec], role: str = "", models: Models | None = None) -> None:
         super().__init__()
-        self._role = role
+        self._role, self._models = role, models
         self._specs = {spec.tool.name: spec for spec in specs}
 
     async def awrap_model_call(self, request: Request, handler: Handler) -> Response:
@@ -67,6 +66,8 @@ class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         turn = request.runtime.context if request.runtime else None
         if not isinstance(turn, TurnContext):
             return await handler(request.override(tools=[]))
+        if self._models is not None and turn.config_json:
+            request = request.override(model=self._models(turn.config_json))
         offers = self._offers(request.tools, turn)
         settings = request.model_settings
         if isinstance(request.model, OfflineModel):
@@ -206,13 +207,12 @@ def build_graph(
     Raises:
         InvalidInput: the model cannot be made.
     """
-    model = make_model(
-        settings.model, home, clock=clock or SystemClock(), environ=os.environ if environ is None else environ
-    )
+    how: dict[str, Any] = {"clock": clock or SystemClock(), "environ": os.environ if environ is None else environ}
+    models = Models(settings.model, home, **how)
     return create_agent(
-        model,
+        models(),
         [spec.tool for spec in specs],
-        middleware=[Briefing(specs), *middleware],
+        middleware=[Briefing(specs, models=models), *middleware],
         context_schema=TurnContext,
         checkpointer=checkpointer,
     )
@@ -243,8 +243,8 @@ class Report:
 class Subagents:
     """The starter of subagents. Nothing is built before the first start."""
 
-    def __init__(self, make_model: Callable[[], BaseChatModel]) -> None:
-        self._make_model = make_model
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._gate: Gate | None = None
         self._specs: Sequence[ToolSpec] = ()
         self._middleware: Sequence[Middleware] = ()
@@ -286,9 +286,9 @@ class Subagents:
         if name not in self._graphs:
             own = [spec for spec in self._specs if spec.scope in SUBAGENTS[name].tools]
             self._graphs[name] = create_agent(
-                self._make_model(),
+                self._models(),
                 [spec.tool for spec in own],
-                middleware=[Briefing(own, role=name), SubagentLimit(name), *self._middleware],
+                middleware=[Briefing(own, name, self._models), SubagentLimit(name), *self._middleware],
                 context_schema=TurnContext,
                 name=name,
             )

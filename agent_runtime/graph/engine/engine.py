@@ -191,6 +191,7 @@ class Engine:
         answered: model_output.ModelCallLog | None = None,
         hash_of: Callable[[str], str] = lambda _tool: "",
         events: Any = None,
+        own: Any = None,
     ) -> None:
         """Make an engine of a graph that was compiled with `checkpoints`.
 
@@ -198,9 +199,9 @@ class Engine:
         `current_turn`. `allow` is called before each interval; its error fails the turn. The graph's errors never show
         one of the `secrets`. LangChain's `callbacks` of a turn are used in each of its intervals. `answered` records
         each model call of an author's graph. `hash_of` returns the digest of a tool of the graph. `events` records the
-        events of runs, if a surface reads them.
+        events of runs, if a surface reads them. `own` has the models of our own agent.
         """
-        self._graph = graph
+        self._graph, self._own = graph, own
         self._checkpoints = checkpoints
         self._foreign = foreign
         self._allow = allow
@@ -367,6 +368,8 @@ class Engine:
         """Return an error if the graph would not read all of a trigger, else an empty text. Raises InvalidInput."""
         if self._foreign:
             self._configured.made(trigger.context_json, trigger.config_json)
+        elif self._own is not None:
+            self._own.check(trigger.context_json, trigger.config_json)
         if trigger.asks_for("write", "replays"):
             return ""
         return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json, trigger.run_json)

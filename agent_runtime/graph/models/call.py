@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.models import answers
-from agent_runtime.graph.models.make import redact, secrets_of, shown_url
+from agent_runtime.graph.models.make import chosen, redact, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.turn_store import Store
@@ -95,12 +95,10 @@ class CallEnvironment:
 def model_calls(
     settings: ModelSettings, specs: Sequence[ToolSpec], around: CallEnvironment
 ) -> list[AgentMiddleware[Any, Any, Any]]:
-    """Return the middleware for the settings' model; empty for the offline model, which cannot fail.
+    """Return the middleware for all models but the offline one, which cannot fail.
 
     The middleware must be last in an agent's list, next to the model: the others then see one call and one answer.
     """
-    if settings.name == OFFLINE:
-        return []
     return [Calls(settings, frozenset(spec.tool.name for spec in specs), around)]
 
 
@@ -111,6 +109,7 @@ class _Try:
     number: int
     began: float
     pieces: answers.Pieces
+    model: ModelSettings
 
 
 class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
@@ -118,8 +117,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
     def __init__(self, settings: ModelSettings, tools: frozenset[str], around: CallEnvironment) -> None:
         super().__init__()
-        at = f" at {shown_url(settings.base_url)}" if settings.base_url else " at its provider's own address"
-        self._where = f"model {settings.name}{at}"
+        self._settings = settings
         self._tools = tools
         self._around = around
 
@@ -137,12 +135,16 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             MachineTrouble: this machine failed, not the model's server.
         """
         turn = request.runtime.context if request.runtime else None
+        used = chosen(self._settings, turn.config_json if isinstance(turn, TurnContext) else "")
+        if used.name == OFFLINE:
+            return await handler(request)
         turn_id = turn.turn_id if isinstance(turn, TurnContext) else ""
         lost, number = (0, 0), 0
         while True:
             number += 1
             await self._around.cap.check()
-            this = _Try(number=number, began=self._around.clock.monotonic(), pieces=answers.Pieces())
+            began, pieces = self._around.clock.monotonic(), answers.Pieces()
+            this = _Try(number=number, began=began, pieces=pieces, model=used)
             try:
                 response = await handler(
                     request.override(model=request.model.model_copy(update={"callbacks": [this.pieces]}))
@@ -192,12 +194,14 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         log.emit("model.failed", turn_id=turn_id, attempt=this.number, reason=fault.reason)
         if (trouble := machine_trouble(error, "a model's call")) is not None:
             raise trouble from None
-        failed = self._failed(fault, this.number, secrets)
+        failed = _failed(fault, this, secrets)
         failed.tokens = lost
         raise failed from None  # the provider's error may quote a key
 
-    def _failed(self, fault: answers.Fault, tries: int, secrets: frozenset[str]) -> answers.ModelFailed:
-        what = f"{fault.what}; it was tried {tries} times" if tries > 1 else fault.what
-        return answers.ModelFailed(
-            redact(what, secrets), where=redact(self._where, secrets), hint=fault.hint or _GENERAL
-        )
+
+def _failed(fault: answers.Fault, last: _Try, secrets: frozenset[str]) -> answers.ModelFailed:
+    what = f"{fault.what}; it was tried {last.number} times" if last.number > 1 else fault.what
+    base_url = last.model.base_url
+    at = shown_url(base_url) if base_url else "its provider's own address"
+    where = f"model {last.model.name} at {at}"
+    return answers.ModelFailed(redact(what, secrets), where=redact(where, secrets), hint=fault.hint or _GENERAL)

@@ -3,6 +3,7 @@
 Errors quote servers, and servers quote keys: `redact` removes keys from every stored text.
 """
 
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -84,6 +85,7 @@ def _long_enough(values: Iterable[str | None]) -> frozenset[str]:
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
+_READ = {"model", "base_url"}  # the keys of a task's or an assistant's config that our own agent reads
 _WANTED = {
     "max_retries": 0,  # only our layer retries: it waits on our clock and logs each try
     "streaming": True,  # a cancelled turn stops at the next piece
@@ -123,6 +125,37 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
         if not settings.base_url and key_name(name) not in {"", *os.environ}:
             said = f"{key_name(name)} is not set"
         raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
+
+
+class Models:
+    """The models of our own agent: the home's, and those that tasks and assistants choose by their `config`."""
+
+    def __init__(self, settings: ModelSettings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> None:
+        self._settings, self._home, self._how = settings, home, {"clock": clock, "environ": environ}
+        self._made: dict[ModelSettings, BaseChatModel] = {}
+
+    def __call__(self, config_json: str = "") -> BaseChatModel:
+        """Return the model of a turn, made at its first use. Raises InvalidInput if it cannot be made."""
+        wanted = chosen(self._settings, config_json)
+        if wanted not in self._made:
+            self._made[wanted] = make_model(wanted, self._home, **self._how)  # type: ignore[arg-type]
+        return self._made[wanted]
+
+    def check(self, context_json: str, config_json: str) -> None:
+        """Raise InvalidInput for a key that our own agent does not read, or a model that cannot be made."""
+        for field, text, known in (("context", context_json, set()), ("config", config_json, _READ)):
+            if unread := json.loads(text or "{}").keys() - known:
+                hint = f"in config it reads {' and '.join(sorted(_READ))}"
+                raise InvalidInput(f"the built-in agent does not read {min(unread)[:80]!r}", where=field, hint=hint)
+        self(config_json)
+
+
+def chosen(settings: ModelSettings, config_json: str) -> ModelSettings:
+    """Return the settings of a turn's model. A model of the same provider is at the same server unless it names one."""
+    config = json.loads(config_json or "{}")
+    name = str(config.get("model") or settings.name)
+    usual = settings.base_url if name.partition(":")[0] == settings.name.partition(":")[0] else ""
+    return settings.model_copy(update={"name": name, "base_url": str(config.get("base_url") or usual)})
 
 
 def _make(name: str, base_url: str) -> BaseChatModel:
