@@ -336,14 +336,13 @@ class Basis:
             store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, log=log, failpoints=failpoints
         )
         messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
-        models = Models(self.settings.model, self.home, clock=clock, environ=self.environ)
-        subagents = Subagents(models)
+        subagents = Subagents(Models(self.settings.model, self.home, clock=clock, environ=self.environ))
         loops = offered("loops", store, categories, self.home, self.clock)
         tasks: Tasks = loops or Tasks(self.home)
         self.stack.push_async_callback(tasks.close)
         excepted = StandingExceptions(store, categories, tasks.task, log)
         specs = self._tools(workspace, messages, store, loops, subagents)
-        engines = self._engines(build, store, workspace, specs, narrowing, (models, subagents), live)
+        engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
         common: dict[str, Any] = {"store": store, "log": log, "failpoints": failpoints}
         parts = turns.Parts(
             **common,
@@ -428,7 +427,7 @@ class Basis:
         workspace: Workspace,
         specs: list[ToolSpec],
         narrowing: Narrowing,
-        own: tuple[Models, Subagents],
+        subagents: Subagents,
         live: LiveOutput,
     ) -> Engines:
         """Make the graphs, with a guard on every tool call, and their engines."""
@@ -441,12 +440,12 @@ class Basis:
         budget = TokenBudget(settings.model.daily_token_cap, store, self.clock)
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
-        own[1].begin(gate, specs, inner)
+        subagents.begin(gate, specs, inner)
         answered = ModelCallLog(emit=self.log.emit, steady=self.clock.monotonic)
         default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live, answered=answered)
         observers = Observers("turns", self.log, settings, self.clock)
         self.stack.callback(observers.close)
-        how |= {"callbacks": observers.callbacks, "events": live.runs, "own": own[0]}
+        how |= {"callbacks": observers.callbacks, "events": live.runs, "own": subagents.models}
         engines: dict[str, Engine] = {}
         for name, one in self._graphs().items():
             of_author = one is not None and (name != default or foreign)

@@ -244,7 +244,7 @@ class Subagents:
     """The starter of subagents. Nothing is built before the first start."""
 
     def __init__(self, models: Models) -> None:
-        self._models = models
+        self.models = models
         self._gate: Gate | None = None
         self._specs: Sequence[ToolSpec] = ()
         self._middleware: Sequence[Middleware] = ()
@@ -286,9 +286,9 @@ class Subagents:
         if name not in self._graphs:
             own = [spec for spec in self._specs if spec.scope in SUBAGENTS[name].tools]
             self._graphs[name] = create_agent(
-                self._models(),
+                self.models(),
                 [spec.tool for spec in own],
-                middleware=[Briefing(own, name, self._models), SubagentLimit(name), *self._middleware],
+                middleware=[Briefing(own, name, self.models), SubagentLimit(name), *self._middleware],
                 context_schema=TurnContext,
                 name=name,
             )
