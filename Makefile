@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
 
-.PHONY: demo demo-cluster test test-clients test-postgres test-langgraph-suite check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
+.PHONY: demo demo-cluster test test-clients test-postgres test-langgraph-suite check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock simulate fit test-fit test-fit-short format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/python -m examples.demo
@@ -63,6 +63,10 @@ RUNS ?= 60
 chaos: $(READY)  ## Faults of the machine under load on a small disk, then the checker; needs root or unshare, and strace.
 	@$(BIN)/python -m tests.integration.lifecycle.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 	@$(BIN)/python -m tests.integration.lifecycle.intermittent --runs $(RUNS)
+
+SEEDS ?= 0:20
+simulate: $(READY)  ## Both daemons in virtual time under faults, by seeds; prints the smallest script of a seed that fails.
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 chaos-cluster: $(READY)  ## Kills, stops, cuts and restarts of a cluster under load for MINUTES, then the checker.
 	@$(BIN)/python -m tests.integration.cluster.chaos --minutes $(MINUTES) $(CHAOS_ARGS)

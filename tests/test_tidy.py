@@ -38,7 +38,8 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # of LangGraph's clients that are kept.
 # 85,473 before what clients of other servers of the Agent Protocol read in runs.
 # 86,366 before tools of MCP servers and of Python files.
-MOST_LINES = 87_765
+# 87,765 before the places where a simulation puts its own clock, threads and files.
+MOST_LINES = 87_797
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.04  # of all modules but the registrations of surfaces, which are rows of a table
@@ -297,6 +298,42 @@ def raises_in_handlers_of_groups(module: tuple[ast.AST, ...]) -> Iterator[int]:
 def test_no_handler_of_groups_raises() -> None:
     """Python before 3.11.4 wraps an error that an `except*` raises in a group, so that callers do not catch it."""
     assert not [f"{name(path)}:{line}" for path in own_modules() for line in raises_in_handlers_of_groups(nodes(path))]
+
+
+# Where the two daemons' packages may make a clock, randomness or a thread of a store. A simulation passes its own to all else.
+SYSTEM = frozenset({"SystemClock", "SystemEntropy", "WorkerThread"})
+OUTSIDE_A_SIMULATION = {
+    "agent_runtime/daemon/assembly.py",  # the process itself, around what `assemble` makes
+    "task_runner/daemon/__main__.py",
+    "task_runner/daemon/reads.py",  # commands that read the store while no daemon runs
+    "task_runner/scheduler/calendar/calendar.py",  # reads the calendar's file when a process starts, and for commands
+    "agent_runtime/mailbox/inbox.py",  # commands of agents in terminals
+    "agent_runtime/service/threads.py",  # a command that imports threads while no daemon runs
+    "agent_runtime/graph/guard/identity.py",  # a secret of the process, which is never told
+}
+
+
+def made_here(module: tuple[ast.AST, ...]) -> Iterator[str]:
+    """Yield what a module makes instead of taking it as an argument; a default after `or` is no such case."""
+    defaults = {id(value) for node in module if isinstance(node, ast.BoolOp) for value in node.values[1:]}
+    for node in module:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and id(node) not in defaults:
+            yield from {node.func.id} & SYSTEM
+
+
+def test_what_a_simulation_replaces_is_an_argument() -> None:
+    daemons = [path for path in own_modules() if path.relative_to(ROOT).parts[0] in {"task_runner", "agent_runtime"}]
+    bound = [path for path in daemons if not {"cli", "commands.py"} & set(path.parts)]
+    bound = [path for path in bound if name(path) not in OUTSIDE_A_SIMULATION]
+    assert not {name(path): made for path in bound if (made := set(made_here(nodes(path))))}
+
+
+@pytest.mark.parametrize(
+    "planted", ["clock = SystemClock()", "Part(entropy=SystemEntropy())", "WorkerThread('db', run)"]
+)
+def test_what_a_module_makes_itself_is_found(planted: str) -> None:
+    assert list(made_here(tuple(ast.walk(ast.parse(planted)))))
+    assert not list(made_here(tuple(ast.walk(ast.parse("clock = clock or SystemClock()")))))
 
 
 def test_the_runtime_knows_nothing_of_schedules() -> None:

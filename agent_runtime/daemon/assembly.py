@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,9 @@ from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.pruning import BelievedTime, Pruning
 from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable
-from turnkeeper.storage import nodes
-from turnkeeper.storage.chain import Recorder, Signer, signer_of
+from turnkeeper.storage import chain, nodes
 from turnkeeper.storage.damage import StoreWatch
-from turnkeeper.storage.database import Database, make_schemas
+from turnkeeper.storage.database import Database, WorkerThread, make_schemas
 from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 from turnkeeper.storage.server.handover import SCHEMA
@@ -87,6 +86,8 @@ async def assemble(
     build: Build | None = None,
     place: Path | str | None = None,
     shared: str = "",
+    worker: type[WorkerThread] = WorkerThread,
+    files: Any = None,
 ) -> AsyncIterator[Runtime]:
     """Open the stores and assemble a runtime. The caller holds the process's lock.
 
@@ -97,6 +98,8 @@ async def assemble(
             agent; tests pass another.
         place: the location of the turn table and the workspace; default from the settings; tests pass a file or a URL.
         shared: a database that several machines share, if the settings name one.
+        worker: the threads of the stores; a simulation passes another class.
+        files: default the machine's files, synced in groups; a simulation passes files whose writes fail.
 
     Raises:
         Corrupt: a store cannot be read.
@@ -114,29 +117,21 @@ async def assemble(
         if shared:
             make_schemas(shared)
         url = in_schema(shared, SCHEMA) if shared else ""
-        files = () if url or place else (home.agent_db, home.checkpoints_db)
-        require(home, *files)
-        database = open_database(url or place or home.agent_db)
+        stores = () if url or place else (home.agent_db, home.checkpoints_db)
+        require(home, *stores)
+        database = open_database(url or place or home.agent_db, worker=worker)
         stack.callback(database.close)
-        saver = await open_saver(url or home.checkpoints_db, fenced=bool(url))
+        saver = await open_saver(url or home.checkpoints_db, fenced=bool(url), entropy=entropy, worker=worker)
         stack.push_async_callback(saver.aclose)
-        beat = None if shares is None else await _first_beat(database, shares, settings, entropy)
         basis = Basis(
             home=home, settings=settings, environ=environ, clock=clock, entropy=entropy, log=log, database=database,
-            saver=saver, graphs=graphs, stack=stack, url=url, beat=beat,
+            saver=saver, graphs=graphs, stack=stack, url=url, beat=None, files=files,
         )  # fmt: skip
-        await _say_who_writes(database, home, settings, clock, entropy)
+        if shared:
+            basis = replace(basis, beat=await required("shared-beat", basis, shares))
         store = await Store.take_over(database, clock, entropy, shared=bool(url))
-        await take(home, *files, run=database.run, chain=audit, at=clock.now(), entropy=entropy, starts=True)
+        await take(home, *stores, run=database.run, chain=audit, at=clock.now(), entropy=entropy, starts=True)
         yield basis.runtime(own, store)
-
-
-async def _say_who_writes(database: Any, home: Home, settings: Settings, clock: Clock, entropy: Entropy) -> None:
-    """Sign the records that this process writes into a shared store with the home's key."""
-    if not settings.store.is_shared:
-        return
-    recorder = Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
-    await database.run(lambda connection: audit.write_as(connection, recorder))
 
 
 async def check(home: Home) -> None:
@@ -221,11 +216,11 @@ async def _first_ended(stopping: asyncio.Task[Any], parts: list[asyncio.Task[Any
         part.result()
 
 
-def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, list[asyncio.Task[None]]]:
+def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[chain.Signer, list[asyncio.Task[None]]]:
     """Start the background parts: signing of records, and deletion of old turns."""
     clock, log = runtime.clock, runtime.log
-    sign = signer_of(settings.store.is_shared)
-    signer = sign(home, runtime.store.write, audit, clock=clock, entropy=SystemEntropy(), emit=log.emit)
+    sign = chain.signer_of(settings.store.is_shared)
+    signer = sign(home, runtime.store.write, audit, clock=clock, entropy=runtime.entropy, emit=log.emit)
     pruner = pruning.Pruner(runtime.store, runtime.checkpoints, clock=clock, log=log, keep=settings.kept)
     believed = BelievedTime(home, PROCESS, clock, log.emit)
     pruned = Pruning(believed, pruner.pass_over, clock=clock, first_s=pruning.FIRST_AFTER_S)
@@ -251,15 +246,6 @@ class Threads(ThreadPoolExecutor):
 def use_threads() -> None:
     """Make the running loop use :class:`Threads`: its default executor has few threads, and waits for all of them."""
     asyncio.get_running_loop().set_default_executor(Threads())
-
-
-async def _first_beat(database: Database, clock: SharedClock, settings: Settings, entropy: Entropy) -> nodes.Beat:
-    """Announce this process to the machines that share the database, and set its clock by the database's clock."""
-    role, node_id = PROCESS if "runtime" in settings.node.roles else nodes.WEB, f"{PROCESS}-{entropy.hex(12)}"
-    beat = nodes.Beat(database.run, clock, node_id=node_id, name=settings.node.name, role=role)
-    database.check = nodes.refuse_restored(clock)
-    await beat.once()
-    return beat
 
 
 async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[None]]) -> None:
@@ -323,6 +309,7 @@ class Basis:
     stack: contextlib.AsyncExitStack
     url: str
     beat: nodes.Beat | None
+    files: Any
 
     def runtime(self, build: Build, store: Store) -> Runtime:
         """Assemble the parts; `build` makes the graph."""
@@ -389,7 +376,7 @@ class Basis:
         where = self.home, hosted(self.settings)
         how: dict[str, Any] = {"process": PROCESS, "clock": self.clock, "entropy": self.entropy}
         if not self.url:
-            return Mailboxes(*where, **how)
+            return Mailboxes(*where, files=self.files, **how)
         shared: Mailboxes = required("shared-mailboxes", self, store, arrived, categories, live)
         return shared
 

@@ -61,12 +61,14 @@ class Mailboxes:
 
     is_shared = False
 
-    def __init__(self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy, files: Any = None
+    ) -> None:
         """Open the inboxes of the agents that this runtime hosts; receipts name `process`."""
         self._home = home
         self._clock = clock
         self._entropy = entropy
-        self._files = GroupingFiles()
+        self._files = files or GroupingFiles()
         self._ledger = AckLedger(home.logs, process, clock)
         self._keys = KeyFile(home)
         self._inboxes = {agent: self._open(agent, hosted=True) for agent in agents}

@@ -5,6 +5,7 @@ each write checks that the epoch is still its own, so a superseded process chang
 """
 
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, select
 
@@ -21,14 +22,14 @@ from turnkeeper.storage.statements import Statement, upsert
 MIGRATIONS = "agent_runtime.store:migrations"
 
 
-def open_database(place: Path | str, *, read_only: bool = False, upgrade: bool = True) -> Database:
+def open_database(place: Path | str, *, read_only: bool = False, **how: Any) -> Database:
     """Open the runtime's store, a file or a PostgreSQL URL, and bring its schema up to date.
 
-    `read_only` and `upgrade` are passed to `Database`. Raises its errors, and NotFound if there is no file to read.
+    `read_only` and `how` are passed to `Database`. Raises its errors, and NotFound if there is no file to read.
     """
     if read_only and isinstance(place, Path) and not place.exists():
         raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
-    return Database(place, migrations=MIGRATIONS, read_only=read_only, inline=not read_only, upgrade=upgrade)
+    return Database(place, migrations=MIGRATIONS, read_only=read_only, inline=not read_only, **how)
 
 
 def open_stored(home: Home) -> Database | None:

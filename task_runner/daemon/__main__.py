@@ -54,7 +54,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         await _end_ephemeral(runner)
         await runner.warm_up()
         settings = load_settings(home)
-        observers = Observers(PROCESS, home, runner, settings, SystemClock())
+        observers = Observers(PROCESS, home, runner, settings, runner.clock)
         settle_heap()
         await server.start()
         log.emit("process.started", after=lock.after)
@@ -62,7 +62,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
             resting = dict[str, str]()
             trouble = lambda: runner.trouble() or next(iter(resting.values()), "")  # noqa: E731
             progress = Progress(home, PROCESS, os.getpid(), trouble)
-            kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log, observers=observers))
+            kept = progress.run(runner.clock, lambda: keep_reachable(lock, server, log, observers=observers))
             await _work_until(stop, runner, kept, resting)
         finally:
             runner.log.changes.close()
@@ -98,7 +98,7 @@ async def _work_until(
         runner.pruner,
     )  # fmt: skip
     parts = [
-        keep_running(part.run, SystemClock(), runner.log.emit, resting)
+        keep_running(part.run, runner.clock, runner.log.emit, resting)
         for part in (*(working if runner.works else ()), runner.signer, *beside)
     ]
     await together(*parts, progress, stop.wait(), until=asyncio.FIRST_COMPLETED)

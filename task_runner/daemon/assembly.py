@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,22 +24,19 @@ from task_runner.service.task_spec import Defaults
 from task_runner.service.watch import TaskChanges, WatchedLog
 from task_runner.store.schema import audit
 from task_runner.store.store import Session, Store
-from turnkeeper.clock import SharedClock, SystemClock, booted_at
+from turnkeeper.clock import Clock, SystemClock, booted_at
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
-from turnkeeper.rpc import callers
+from turnkeeper.rpc import callers, channel
 from turnkeeper.rpc.process import Failpoints, last_alive
 from turnkeeper.rpc.pruning import BelievedTime, Pruning
-from turnkeeper.storage import nodes
-from turnkeeper.storage.chain import Recorder, Signer, signer_of
-from turnkeeper.storage.database import make_schemas
+from turnkeeper.storage import chain, nodes
 from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.storage.server.handover import LOOK_S, OUTCOMES, TASKS
-from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 
@@ -72,7 +69,8 @@ class Runner:
     canceller: sending.Canceller
     pruner: Pruning
     presence: Presence
-    signer: Signer
+    signer: chain.Signer
+    clock: Clock
     warm_up: Callable[[], Awaitable[None]]
     works: bool
     beat: nodes.Beat | None
@@ -87,13 +85,13 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     Args:
         daemon: True if the parts will run; a command line only calls the service.
         staggered: True if caught-up fires are sent one at a time, with pauses.
-        how: options of `Store` for opening the home's file.
+        how: options of `Store` for opening the home's file; `clock`, `entropy` and `connect` of a simulation.
     """
     loaded = load_settings(home)
     settings, shared, works = loaded.scheduler, loaded.store.is_shared, "runner" in loaded.node.roles
-    entropy, failpoints = SystemEntropy(), Failpoints(os.environ)
+    how["entropy"], failpoints = how.get("entropy") or SystemEntropy(), Failpoints(os.environ)
     offered("calendar of a home", home)
-    clock, store, runtime, beat = await _opened(home, loaded, entropy, how, daemon=daemon)
+    entropy, (clock, store, runtime, beat) = how["entropy"], await _opened(home, loaded, daemon=daemon, **how)
     log = WatchedLog(home.logs, PROCESS, clock)
     log.changes = TaskChanges(entropy.hex(8))
     changed, planned = asyncio.Event(), asyncio.Event()
@@ -114,9 +112,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     serving = operations.Serving(since=clock.now(), connected=lambda: dispatcher.connected or not works)
     service = operations.Service(
         store, runtime, clock=clock, entropy=entropy, log=log, defaults=defaults_of(settings), tick=loop.tick,
-        changed=task_changed,
-        watched=log.changes,
-        serving=serving if daemon else None,
+        changed=task_changed, watched=log.changes, serving=serving if daemon else None,
     )  # fmt: skip
     try:
         yield Runner(
@@ -128,7 +124,8 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
             runtime_events=runtime_events,
             listener=_listener(loaded, concerned, follower, runtime_events, common),
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
-            signer=signer_of(store.is_shared)(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
+            signer=chain.signer_of(shared)(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
+            clock=clock,
             presence=_presence(home, store, clock, beat),
             pruner=_pruning(home, store, clock, log, keep_s=settings.keep_history),
             works=works,
@@ -148,12 +145,12 @@ def _unread() -> str:
     return offered("trouble of the calendar") or ""
 
 
-def _pruning(home: Home, store: Store, clock: SystemClock, log: WatchedLog, *, keep_s: float) -> Pruning:
+def _pruning(home: Home, store: Store, clock: Clock, log: WatchedLog, *, keep_s: float) -> Pruning:
     pruner = Pruner(store, clock=clock, log=log, keep=timedelta(seconds=keep_s))
     return Pruning(BelievedTime(home, PROCESS, clock, log.emit), pruner.pass_over, clock=clock, first_s=FIRST_AFTER_S)
 
 
-def _presence(home: Home, store: Store, clock: SystemClock, beat: nodes.Beat | None) -> Presence:
+def _presence(home: Home, store: Store, clock: Clock, beat: nodes.Beat | None) -> Presence:
     async def last_seen() -> datetime | None:
         return alive if beat is None else await beat.last_other()
 
@@ -186,37 +183,32 @@ def _listener(
 
 
 async def _opened(
-    home: Home, settings: Settings, entropy: Entropy, how: Mapping[str, Any], *, daemon: bool
-) -> tuple[SystemClock, Store, Runtime, nodes.Beat | None]:
+    home: Home,
+    settings: Settings,
+    *,
+    daemon: bool,
+    entropy: Entropy,
+    clock: Any = None,
+    connect: Any = channel.connect,
+    **how: Any,
+) -> tuple[Clock, Store, Runtime, nodes.Beat | None]:
     """Open the store. Return its clock, the store, the runtime, and the part that reports that this process runs."""
     identity = callers.Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else callers.Identity(_COMMAND)
-    at_home = f" --home {shlex.quote(str(home.root))}"
-    if not settings.store.is_shared:
-        own, path = SystemClock(), home.schedules_db
-        require(home, path)
-        store = Store(path, at_home, own, entropy, **how)
-        if how.get("upgrade", True):
-            await take(home, path, run=store.transact, chain=audit, at=own.now(), entropy=entropy, starts=daemon)
-        return own, store, Runtime(home.socket(_RUNTIME), identity), None
-    clock = SharedClock()
-    make_schemas(settings.store.url, upgrade=daemon)
-    recorder = Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
-    store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy, recorder)
-    node_id = f"{PROCESS}-{entropy.hex(12)}"
-    role = PROCESS if "runner" in settings.node.roles else nodes.WEB
-    beat = nodes.Beat(store.transact, clock, node_id=node_id, name=settings.node.name, role=role)
-    facts = {name: nodes.digest(said) for name, said in settings.common.items()}
-    beat.facts = lambda: facts
-    await beat.once() if daemon else await beat.set_clock()
-    return (
-        clock,
-        store,
-        required("shared-runner").runtime.of(store, clock, home.socket(_RUNTIME), identity),
-        beat if daemon else None,
-    )
+    at_home, socket = f" --home {shlex.quote(str(home.root))}", home.socket(_RUNTIME)
+    if settings.store.is_shared:
+        made: tuple[Clock, Store, Runtime, nodes.Beat | None] = await required("shared-runner").opened(
+            home, settings, at_home, entropy, PROCESS, socket, identity, daemon=daemon
+        )
+        return made
+    clock, path = clock or SystemClock(), home.schedules_db
+    require(home, path)
+    store = Store(path, at_home, clock, entropy, **how)
+    if how.get("upgrade", True):
+        await take(home, path, run=store.transact, chain=audit, at=clock.now(), entropy=entropy, starts=daemon)
+    return clock, store, Runtime(socket, identity, connect), None
 
 
-async def _warm_up(store: Store, clock: SystemClock, entropy: Entropy) -> None:
+async def _warm_up(store: Store, clock: Clock, entropy: Entropy) -> None:
     if not store.is_shared:  # in a shared store, the rehearsal would lock rows of others
         await store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy))
 
@@ -238,7 +230,7 @@ def call(home: Home, method: str, request: Any) -> Any:
     with ProcessLock(home, PROCESS):
         is_made = home.schedules_db.exists() and home.schedules_db.stat().st_size > 0
         reads = method in operations.RULES.reads
-        how = {"read_only": reads and is_made, "upgrade": not changes_nothing(method, request)}
+        how: dict[str, Any] = {"read_only": reads and is_made, "upgrade": not changes_nothing(method, request)}
         return asyncio.run(operation())
 
 

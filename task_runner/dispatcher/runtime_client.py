@@ -13,7 +13,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.callers import Identity
-from turnkeeper.rpc.channel import connect, connected, read_greeting
+from turnkeeper.rpc.channel import Connect, connect, connected, read_greeting
 from turnkeeper.rpc.errors import from_rpc, raising_ours
 from turnkeeper.rpc.process import together
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -55,7 +55,7 @@ class Reconnector:
 class Runtime:
     """The agent runtime, reached over its Unix socket. Methods raise Unreachable if the runtime does not answer."""
 
-    def __init__(self, socket: Path, identity: Identity) -> None:
+    def __init__(self, socket: Path, identity: Identity, connect: Connect = connect) -> None:
         self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)

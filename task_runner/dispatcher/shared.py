@@ -6,7 +6,7 @@ that one runner records under the lock of its task. Neither step needs an answer
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,9 +23,12 @@ from task_runner.store.rows import Key, Outgoing
 from task_runner.store.shared import Happened, WrittenTurnEvent
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog
-from turnkeeper.clock import Clock
-from turnkeeper.config.settings import StoreSettings
+from turnkeeper.clock import Clock, SharedClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, StoreSettings
+from turnkeeper.entropy import Entropy
 from turnkeeper.rpc.process import Failpoints
+from turnkeeper.storage import chain, database, nodes
 from turnkeeper.storage.server.handover import SCHEMA, listen
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us
@@ -37,7 +40,7 @@ _LIMIT = 500  # turn events per transaction
 class Parts(NamedTuple):
     """The classes of the runner's parts that use a shared store."""
 
-    runtime: type["SharedRuntime"]
+    opened: Callable[..., Awaitable[tuple[Clock, Store, Runtime, nodes.Beat | None]]]
     handover: type["SharedHandover"]
     follower: type["SharedFollower"]
     events: type["SharedRuntimeEvents"]
@@ -45,7 +48,27 @@ class Parts(NamedTuple):
 
 
 def parts() -> Parts:
-    return Parts(SharedRuntime, SharedHandover, SharedFollower, SharedRuntimeEvents, Listener)
+    return Parts(opened, SharedHandover, SharedFollower, SharedRuntimeEvents, Listener)
+
+
+async def opened(
+    home: Home, settings: Settings, at_home: str, entropy: Entropy, process: str, *reached: Any, daemon: bool
+) -> tuple[Clock, Store, Runtime, nodes.Beat | None]:
+    """Open the shared store. Return its clock, the store, its runtimes, and the part that reports that `process` runs.
+
+    `reached` are the arguments of :class:`Runtime` for the runtime of this machine.
+    """
+    clock = SharedClock()
+    database.make_schemas(settings.store.url, upgrade=daemon)
+    recorder = chain.Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
+    store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy, recorder)
+    node_id = f"{process}-{entropy.hex(12)}"
+    role = process if "runner" in settings.node.roles else nodes.WEB
+    beat = nodes.Beat(store.transact, clock, node_id=node_id, name=settings.node.name, role=role)
+    facts = {name: nodes.digest(said) for name, said in settings.common.items()}
+    beat.facts = lambda: facts
+    await beat.once() if daemon else await beat.set_clock()
+    return clock, store, SharedRuntime.of(store, clock, *reached), beat if daemon else None
 
 
 class SharedRuntime(Runtime):

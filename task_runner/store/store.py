@@ -203,14 +203,13 @@ class Store:
         recorder: Recorder | None = None,
         *,
         read_only: bool = False,
-        upgrade: bool = True,
+        **how: Any,
     ) -> None:
         """Open a file or a PostgreSQL URL, creating it or upgrading its schema. Raises as `Database`.
 
-        In a shared store, `recorder` signs this process's records. `read_only` and `upgrade` are those of `Database`.
+        In a shared store, `recorder` signs this process's records. `read_only` and `how` are those of `Database`.
         """
-        how: Any = {"read_only": read_only, "upgrade": upgrade}
-        self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS, **how)
+        self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS, read_only=read_only, **how)
         self._at_home = at_home
         self._clock = clock or SystemClock()
         if recorder is not None:

@@ -13,6 +13,7 @@ import pytest
 SQLITE_ALONE: Mapping[str, str] = {
     "tests/test_": "read the repository; there is no store",
     "tests/public_projects/": "reads what was recorded of public projects; there is no store",
+    "tests/simulation/": "one home, in virtual time; a server has a clock of its own",
     "tests/unit/agent_runtime/": "functions and classes by themselves; there is no store",
     "tests/unit/turnkeeper/constellation/": "functions and classes by themselves; what reads a store reads a file that it makes",
     "tests/unit/turnkeeper/gateway/": "functions and classes by themselves; there is no store",

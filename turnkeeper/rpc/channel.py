@@ -37,6 +37,8 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 
+Connect = Callable[[Path], Any]  # returns an asynchronous channel to the daemon behind a socket
+
 
 def connect(socket: Path) -> grpc.aio.Channel:
     """Return an asynchronous channel to the daemon behind `socket`; it connects and reconnects by itself."""

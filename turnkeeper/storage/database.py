@@ -103,12 +103,12 @@ class WorkerThread:
         self._open = True
         self._guard = threading.Lock()
         self._serves = [serve, *others]
-        self._threads = [
-            threading.Thread(target=self._run, args=(each,), name=name, daemon=True)
-            for each in range(len(self._serves))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [self._start(number) for number in range(len(self._serves))]
+
+    def _start(self, number: int) -> threading.Thread:
+        thread = threading.Thread(target=self._run, args=(number,), name=self._name, daemon=True)
+        thread.start()
+        return thread
 
     async def run(self, work: Any, *, hold_s: float = 0.0) -> Any:
         """Run `work` as :meth:`begin` does, and return its result."""
@@ -282,6 +282,8 @@ class Database:
         check: a function that each unit calls first; it may raise to refuse the unit.
     """
 
+    check: Callable[[Connection], None] | None = None
+
     def __init__(
         self,
         place: Path | str,
@@ -291,6 +293,7 @@ class Database:
         inline: bool = False,
         connections: int = 1,
         upgrade: bool = True,
+        worker: type[WorkerThread] = WorkerThread,
     ) -> None:
         """Open the database and bring its schema up to date.
 
@@ -339,8 +342,7 @@ class Database:
         begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         run = partial(_run_batch, begin=begin) if isinstance(place, Path) else _run_each
         first, *others = (partial(run, connection) for connection in self._connections)
-        self._thread = WorkerThread(f"db-{name}", first, where=str(self.path), others=others)
-        self.check: Callable[[Connection], None] | None = None
+        self._thread = worker(f"db-{name}", first, where=str(self.path), others=others)
         self._quick = InlineReader(partial(_read, near), self._thread) if near is not None else self._thread
 
     async def run(self, work: Callable[[Connection], T]) -> T:

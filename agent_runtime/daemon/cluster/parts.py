@@ -16,11 +16,30 @@ from agent_runtime.model.trigger import hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import read_again, read_fire
 from agent_runtime.store.database import open_database
+from agent_runtime.store.schema import audit
 from agent_runtime.store.turn_store import Store
+from turnkeeper.clock import SharedClock
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
-from turnkeeper.storage import nodes
+from turnkeeper.storage import chain, nodes
 from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, WORDS, listen, tell
 from turnkeeper.v1 import agent_runtime_pb2
+
+
+async def join(basis: Basis, shares: SharedClock | None) -> nodes.Beat | None:
+    """Announce this process to the machines that share the database, and sign its records with the home's key.
+
+    Set the clock by the database's clock, and return the part that reports that the process runs; None without a clock.
+    """
+    database, settings, entropy, beat = basis.database, basis.settings, basis.entropy, None
+    if shares is not None:
+        role, node_id = PROCESS if "runtime" in settings.node.roles else nodes.WEB, f"{PROCESS}-{entropy.hex(12)}"
+        beat = nodes.Beat(database.run, shares, node_id=node_id, name=settings.node.name, role=role)
+        database.check = nodes.refuse_restored(shares)
+        await beat.once()
+    if settings.store.is_shared:
+        recorder = chain.Recorder.of(basis.home, basis.clock.now(), entropy, nodes.name_of(settings.node))
+        await database.run(lambda connection: audit.write_as(connection, recorder))
+    return beat
 
 
 def open_mailboxes(

@@ -5,6 +5,7 @@ from turnkeeper.config.surfaces import Surface
 SURFACE = Surface(
     name="cluster",
     offers={
+        "shared-beat": "agent_runtime.daemon.cluster.parts:join",
         "shared-mailboxes": "agent_runtime.daemon.cluster.parts:open_mailboxes",
         "shared-checkpoints": "agent_runtime.graph.checkpointer.postgres:CheckpointDatabase",
         "shared-runner": "task_runner.dispatcher.shared:parts",

@@ -39,7 +39,9 @@ class Checkpoints:
 
     is_fenced = False
 
-    def __init__(self, writing: Connection, reading: Connection, *, begin: str, where: str = "") -> None:
+    def __init__(
+        self, writing: Connection, reading: Connection, *, begin: str, where: str = "", worker: Any = WorkerThread
+    ) -> None:
         """Start the threads.
 
         Args:
@@ -47,13 +49,14 @@ class Checkpoints:
             reading: the connection for reads, outside a transaction.
             begin: the statement that begins a transaction.
             where: the database's name in errors.
+            worker: the class of the threads.
         """
         self._writing = writing
         self._reading = reading
         self.connections = (reading, writing)
         self._begin = begin
-        self.writer = WorkerThread("checkpoints-write", self._write, where=where)
-        self.reader = WorkerThread("checkpoints-read", self._read, where=where)
+        self.writer: WorkerThread = worker("checkpoints-write", self._write, where=where)
+        self.reader: WorkerThread = worker("checkpoints-read", self._read, where=where)
 
     def close(self) -> None:
         """Finish queued work, then close the connections."""

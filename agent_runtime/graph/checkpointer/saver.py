@@ -22,7 +22,7 @@ from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased, Work
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from agent_runtime.model.lease import current
 from turnkeeper.config.surfaces import required
-from turnkeeper.entropy import SystemEntropy
+from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage.database import WorkerThread
 
 P = ParamSpec("P")
@@ -86,15 +86,16 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     would block it.
     """
 
-    def __init__(self, place: Path | str, *, fenced: bool = False) -> None:
+    def __init__(self, place: Path | str, *, fenced: bool = False, entropy: Entropy | None = None, **how: Any) -> None:
         """Open or make the file, or the tables of the database at a URL. Raises Corrupt if they are not ours.
 
         If `fenced`, each write to the database checks the lease, and raises Fenced if the lease was lost.
+        `how` is passed to `CheckpointFile`.
         """
         # Strict in any environment: a forged row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        self._file = _open(place, fenced=fenced)
-        self._entropy = SystemEntropy()
+        self._file = _open(place, fenced=fenced, how=how)
+        self._entropy = entropy or SystemEntropy()
         self.unsaved: dict[asyncio.Future[Any], str] = {}
 
     @property
@@ -367,13 +368,13 @@ def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequenc
     return [rows.get(connection, *place) for place in places]
 
 
-def _open(place: Path | str, *, fenced: bool) -> Checkpoints:
+def _open(place: Path | str, *, fenced: bool, how: Mapping[str, Any]) -> Checkpoints:
     if isinstance(place, Path):
-        return CheckpointFile(place)
+        return CheckpointFile(place, **how)
     shared: Checkpoints = required("shared-checkpoints", place, fenced)
     return shared
 
 
-async def open_saver(place: Path | str, *, fenced: bool = False) -> GroupedSaver:
+async def open_saver(place: Path | str, **how: Any) -> GroupedSaver:
     """Open or make the file, mode 0600, or the tables of a database. Raises Corrupt if they are not ours."""
-    return await asyncio.to_thread(GroupedSaver, place, fenced=fenced)
+    return await asyncio.to_thread(GroupedSaver, place, **how)

@@ -2,7 +2,7 @@
 
 import sqlite3
 from pathlib import Path
-from sqlite3 import Connection
+from typing import Any
 
 from agent_runtime.graph.checkpointer.groups import Checkpoints
 from agent_runtime.graph.checkpointer.rows import check_columns, columns_of, continue_ids
@@ -27,8 +27,8 @@ CACHE_KB = 4_096  # for each connection
 class CheckpointFile(Checkpoints):
     """A SQLite file of checkpoints."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the file, mode 0600, and update an older layout.
+    def __init__(self, path: Path, **how: Any) -> None:
+        """Open or make the file, mode 0600, and update an older layout. `how` is passed to `Checkpoints`.
 
         Raises:
             Corrupt: not SQLite, other columns, or new checkpoints would not sort after the stored ones.
@@ -42,17 +42,17 @@ class CheckpointFile(Checkpoints):
             reading.execute("PRAGMA query_only=ON")
         except (sqlite3.DatabaseError, OSError) as error:
             raise unopened(judged(error, str(path)), str(path), "checkpoints") from error
-        super().__init__(writing, reading, begin="BEGIN IMMEDIATE", where=str(path))
+        super().__init__(writing, reading, begin="BEGIN IMMEDIATE", where=str(path), **how)
 
 
-def _connect(path: Path) -> Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     # Transactions are begun and ended explicitly; each connection is used by one thread at a time.
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA cache_size=-{CACHE_KB}")
     return connection
 
 
-def _prepare(connection: Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("BEGIN IMMEDIATE")

@@ -1,0 +1,21 @@
+"""Both daemons in one process, in virtual time, under faults that a seed chooses.
+
+What is real: the assemblies of the runner and the runtime with all their parts, LangGraph, the checkpointer, SQLite and
+its files, the files of envelopes, the bytes on the wire. What is not: time (:mod:`loop`), threads (a batch of a store
+is a step of the loop, :mod:`processes`), sockets (:mod:`transport`), the answers of the graph. A process dies at any
+await and starts again; connections break, hang, and lose answers; writes and syncs fail (:mod:`disk`); clocks step.
+
+    python -m tests.simulation --seeds 0:100                    all kinds of faults, for half an hour each
+    python -m tests.simulation --seeds 0:100 --faults writes    only writes that fail
+    make simulate SEEDS=0:100
+
+A run is a script (:mod:`script`): tasks and faults, drawn from a seed. The same script gives the same trace, byte for
+byte, in any process. After the faults all is healed: tasks run on, are paused, and everything must come to its end. Then
+:mod:`checking` holds what is left against what was promised. Each of its rules is proved by planted violations.
+
+If a seed fails, the smallest script that breaks the same promise is printed as Python. Paste it into `scenarios.py`
+before the defect is mended: the tests run each scenario there.
+
+What is not simulated: a process that dies inside a commit of SQLite, power cuts, two runners, PostgreSQL. Kills of real
+processes, power cuts and chaos test these.
+"""

@@ -1,0 +1,261 @@
+"""The checker of what a run leaves: the rules for any machines, and those for schedules, turns, envelopes and ends.
+
+The rules of :mod:`tests.integration.cluster.checking` are held against the files of one home, as its queries run on
+SQLite too. These are added:
+
+    S1  daemons end only if a fault ends them; whatever is asked is answered; everything comes to its end
+    S2  each scheduled time, from the first one to the pause, is a time of the schedule and stands in one entry
+    S3  each entry follows its task's policies for missed times
+    S4  fires of one task begin in the order of their times
+    S5  the ledger and the turns tell the same of each fire
+    S6  nothing begins before it is due, or ends before it begins
+    S7  each turn that succeeded has its messages once, in their order, and its checkpoints
+    S8  no envelope is claimed, waiting or quarantined; each turn of a fire has one envelope in delivered/
+    S9  a fire fails only for a reason that its graph gave
+    S10 the event log tells of each turn's start, and of each fire's end, what the stores tell
+"""
+
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from examples.demo.history import Violation
+from tests.integration.cluster import checking as cluster
+from turnkeeper.config.home import Home
+
+Record = dict[str, Any]
+_US = 1_000_000
+_ELSEWHERE = {"owned", "left"}  # tables that only machines with one database have
+_QUERIES = {
+    **{name: query for name, query in cluster.QUERIES.items() if name not in _ELSEWHERE},
+    "forks": cluster.QUERIES["forks"].replace("runtime.", "saved."),
+    "tasks": "SELECT id, name, state, reason, definition, cursor_us, created_us FROM runner.tasks",
+    "ledger": f"{cluster.QUERIES['ledger'].partition(' FROM ')[0]}, policy, started_us, is_open"
+    " FROM runner.fires ORDER BY entry_id",
+    "turns": "SELECT turn_id, number, fire_id, attempt, thread_id, status, category, grant_json, trigger, error,"
+    " started_at_us, ended_at_us, nominal_at_us, due_at_us FROM runtime.turns ORDER BY number",
+    "messages": "SELECT turn_id, position, role, text, tool_call_id, tool_calls_json FROM runtime.messages"
+    " ORDER BY turn_id, position",
+    "checkpoints": "SELECT thread_id, count(*) AS count FROM saved.checkpoints GROUP BY thread_id",
+}
+_GAVE_UP = frozenset({"skipped", "coalesced", "cancelled", "pruned"})
+_STATUS = {"succeeded": {"succeeded", "silent"}, "failed": {"failed"}, "cancelled": {"cancelled"}}
+_FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
+
+
+@dataclass(kw_only=True)
+class History:
+    """What a run left.
+
+    Attributes:
+        left: rows and events, as the rules for any machines read them.
+        every_s: by the names of tasks: the seconds between two scheduled times.
+        paused_us: when the tasks were paused; each ran until then.
+        back_us: by how much the wall clock was set back, in all.
+        reasons: the errors that the graph gives.
+        envelopes: by folder: the key in each envelope.
+    """
+
+    left: cluster.Left
+    every_s: dict[str, int]
+    paused_us: int
+    back_us: int = 0
+    reasons: tuple[str, ...] = ()
+    envelopes: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Any:
+        return self.left.rows
+
+
+def read(home: Home, every_s: dict[str, int], events: Sequence[Record], **known: Any) -> History:
+    """Read the files of a home. `events` are those of both logs, in the order in which they were written."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = sqlite3.Row
+        files = {"runner": home.schedules_db, "runtime": home.agent_db, "saved": home.checkpoints_db}
+        for name, path in files.items():
+            connection.execute(f"ATTACH ? AS {name}", (str(path),))
+        rows = {name: [dict(row) for row in connection.execute(query)] for name, query in _QUERIES.items()}
+    envelopes = {folder: _keys(home.inbox("agent0") / folder) for folder in _FOLDERS}
+    rows |= {"owned": [], "left": []}
+    left = cluster.Left(rows=rows, events=events, every_s=every_s)
+    return History(left=left, every_s=every_s, envelopes=envelopes, **known)
+
+
+def _keys(folder: Path) -> list[str]:
+    """Return the idempotency key of each envelope in a folder, or the name of a file that is none."""
+    found = []
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            found.append(str(json.loads(path.read_bytes())["idempotency_key"]))
+        except (ValueError, KeyError, TypeError):
+            found.append(path.name)
+    return found
+
+
+def check(history: History) -> list[Violation]:
+    """Return what was broken; an empty list is a clean bill."""
+    found = cluster.violations(history.left)
+    if history.back_us:  # S6 knows by how much the clock was set back
+        found = [one for one in found if one.invariant != "I6" or "fired" not in one.what]
+    for rule in RULES:
+        found += [Violation(invariant=rule.__name__.split("_")[1].upper(), what=what) for what in rule(history)]
+    return found
+
+
+def _scheduled(history: History, task: Record) -> list[Record]:
+    """Return the entries that stand for times of a task's schedule, in the order of these times."""
+    found = (entry for entry in history.rows["ledger"] if entry["task_id"] == task["id"])
+    kept = (entry for entry in found if entry["kind"] == "scheduled" and entry["outcome"] != "coalesced")
+    return sorted(kept, key=lambda entry: entry["first_us"])
+
+
+def _s1_everything_ends(history: History) -> Iterator[str]:
+    for entry in history.rows["ledger"]:
+        if entry["is_open"]:
+            yield f"{entry['fire_id']} is still {entry['outcome']}: {entry['reason']}"
+    for task in history.rows["tasks"]:
+        if task["state"] != "paused":
+            yield f"{task['name']} is {task['state']}: {task['reason']}"
+
+
+def _s2_each_time_once(history: History) -> Iterator[str]:
+    for task in history.rows["tasks"]:
+        step_us, entries = history.every_s[task["name"]] * _US, _scheduled(history, task)
+        late_us = history.paused_us - step_us - 5 * _US  # the newest time that is surely decided
+        if not entries:
+            yield from [f"{task['name']} has no entry"] if task["created_us"] < late_us else []
+            continue
+        first = entries[0]["first_us"]
+        if not 0 < first - task["created_us"] <= step_us:
+            yield f"{task['name']}: its first time is {first}, its creation {task['created_us']}"
+        for entry in entries:
+            times = (entry["first_us"], entry["nominal_us"], entry["last_us"])
+            if any((time - first) % step_us for time in times) or list(times) != sorted(times):
+                yield f"{task['name']}: {entry['entry_id']} stands for {times}, which its schedule does not have"
+            if entry["count"] != (entry["last_us"] - entry["first_us"]) // step_us + 1:
+                yield f"{task['name']}: {entry['entry_id']} counts {entry['count']} times"
+        for before, after in pairwise(entries):
+            if after["first_us"] - before["last_us"] != step_us:
+                yield f"{task['name']}: after {before['last_us']} comes {after['first_us']}"
+        if entries[-1]["last_us"] <= late_us:
+            yield f"{task['name']}: its last time is {(history.paused_us - entries[-1]['last_us']) // _US} s ago"
+
+
+def _s3_policies_are_kept(history: History) -> Iterator[str]:
+    definitions = {task["id"]: json.loads(task["definition"]) for task in history.rows["tasks"]}
+    for entry in history.rows["ledger"]:
+        definition = definitions.get(entry["task_id"], {})
+        policy, queues = definition.get("catch_up"), definition.get("overlap") == "queue"
+        if entry["kind"] != "scheduled" or entry["outcome"] == "coalesced":
+            continue
+        if policy == "run-all" and entry["count"] != 1 and entry["outcome"] not in _GAVE_UP:
+            yield f"{entry['fire_id']} stands for {entry['count']} times of a task that runs all"
+        # With another policy of overlap, a waiting fire stands for the times that come meanwhile.
+        if policy == "skip" and queues and entry["caught_up"] and entry["started_us"]:
+            yield f"{entry['fire_id']} was caught up of a task that skips"
+
+
+def _s4_in_order(history: History) -> Iterator[str]:
+    numbers = {(turn["fire_id"], turn["attempt"]): turn["number"] for turn in history.rows["turns"]}
+    for task in history.rows["tasks"]:
+        order = [(entry, numbers.get((entry["fire_id"], 1))) for entry in _scheduled(history, task)]
+        begun = [(entry, number) for entry, number in order if number is not None]
+        for (before, first), (after, second) in pairwise(begun):
+            if second < first:
+                yield f"{after['fire_id']} began before {before['fire_id']}"
+
+
+def _s5_ledger_and_turns_agree(history: History) -> Iterator[str]:
+    turns = {(turn["fire_id"], turn["attempt"]): turn for turn in history.rows["turns"] if turn["fire_id"]}
+    for entry in history.rows["ledger"]:
+        turn = turns.get((entry["fire_id"], entry["attempt"]))
+        wanted = _STATUS.get(entry["outcome"], set())
+        if turn is None:
+            if entry["outcome"] in {"succeeded", "failed"}:
+                yield f"{entry['fire_id']} {entry['outcome']} without a turn"
+        elif turn["status"] not in wanted and entry["outcome"] not in _GAVE_UP:
+            yield f"{entry['fire_id']} is {entry['outcome']}, its turn {turn['status']}"
+        elif turn["status"] == "succeeded" and entry["outcome"] in _GAVE_UP:
+            yield f"{entry['fire_id']} is {entry['outcome']}, and its turn succeeded"
+        elif entry["turn_id"] not in {"", turn["turn_id"]}:
+            yield f"{entry['fire_id']} names {entry['turn_id']}, its turn is {turn['turn_id']}"
+    known = {entry["fire_id"] for entry in history.rows["ledger"]}
+    yield from (
+        f"{turn['turn_id']} is of no fire of the ledger" for (fire, _), turn in turns.items() if fire not in known
+    )
+
+
+def _s6_not_before_its_time(history: History) -> Iterator[str]:
+    back = history.back_us
+    for turn in history.rows["turns"]:
+        if turn["due_at_us"] is not None and turn["started_at_us"] + back < turn["due_at_us"]:
+            yield f"{turn['turn_id']} began {turn['due_at_us'] - turn['started_at_us']} us before it was due"
+        if turn["ended_at_us"] is not None and turn["ended_at_us"] + back < turn["started_at_us"]:
+            yield f"{turn['turn_id']} ended before it began"
+    for entry in history.rows["ledger"]:
+        for earlier, later in pairwise(["due_us", "fired_us", "ended_us"]):
+            if None not in (entry[earlier], entry[later]) and entry[later] + back < entry[earlier]:
+                yield f"{entry['fire_id']}: {later} is before {earlier}"
+
+
+def _s7_messages_and_checkpoints(history: History) -> Iterator[str]:
+    said: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in history.rows["messages"]:
+        said[row["turn_id"]].append((row["role"], row["text"]))
+    saved = {row["thread_id"]: row["count"] for row in history.rows["checkpoints"]}
+    for turn in history.rows["turns"]:
+        if turn["status"] != "succeeded":
+            continue
+        texts = [text for role, text in said[turn["turn_id"]] if role == "agent"]
+        if texts != ["thought", "answered"]:
+            yield f"{turn['turn_id']} succeeded with the messages {said[turn['turn_id']]}"
+        if not saved.get(turn["thread_id"]):
+            yield f"{turn['turn_id']} succeeded, and {turn['thread_id']} has no checkpoint"
+
+
+def _s8_envelopes(history: History) -> Iterator[str]:
+    for folder in ("inbox", "claimed", "quarantine"):
+        yield from (f"{folder}/ holds {key}" for key in history.envelopes.get(folder, ()))
+    archived = Counter(history.envelopes.get("delivered", ()))
+    yield from (f"delivered/ holds {key} {count} times" for key, count in archived.items() if count > 1)
+    for turn in history.rows["turns"]:
+        if turn["fire_id"] and not any(turn["fire_id"] in key for key in archived):
+            yield f"{turn['turn_id']} has no envelope in delivered/"
+
+
+def _s9_reasons_of_failures(history: History) -> Iterator[str]:
+    for entry in history.rows["ledger"]:
+        if entry["outcome"] in {"failed", "rejected"} and not any(why in entry["reason"] for why in history.reasons):
+            yield f"{entry['fire_id']} {entry['outcome']}: {entry['reason']}"
+
+
+def _s10_the_trail_agrees(history: History) -> Iterator[str]:
+    started = {event["turn_id"] for event in history.left.events if event["event"] == "turn.started"}
+    told = {turn["turn_id"] for turn in history.rows["turns"] if turn["status"] in {"succeeded", "failed"}}
+    yield from (f"no event tells of the start of {turn}" for turn in sorted(told - started))
+    outcomes = {event["fire_id"]: event["outcome"] for event in history.left.events if event["event"] == "fire.settled"}
+    for entry in history.rows["ledger"]:
+        outcome = outcomes.get(entry["fire_id"])
+        if outcome is not None and outcome != entry["outcome"] and entry["outcome"] in {"succeeded", "failed"}:
+            yield f"{entry['fire_id']} is {entry['outcome']}, and the event log says {outcome}"
+
+
+RULES: Sequence[Callable[[History], Iterable[str]]] = (
+    _s1_everything_ends,
+    _s2_each_time_once,
+    _s3_policies_are_kept,
+    _s4_in_order,
+    _s5_ledger_and_turns_agree,
+    _s6_not_before_its_time,
+    _s7_messages_and_checkpoints,
+    _s8_envelopes,
+    _s9_reasons_of_failures,
+    _s10_the_trail_agrees,
+)

@@ -1,0 +1,200 @@
+"""A disk whose writes fail: under SQLite, and under the files of envelopes.
+
+SQLite calls a layer of functions (a VFS) for its files. A second layer, registered over it, passes every call on; while
+a fault is armed it refuses some writes and syncs. So the real SQLite meets an error code of the machine, at any write.
+"""
+
+import _sqlite3
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.loop import NODE
+from turnkeeper.bus.durable_writes import GroupingFiles
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage.files import Place, attempt, no_room
+
+_LIBRARY = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
+_FULL, _WRITE, _SYNC = 13, 778, 1034  # SQLITE_FULL, SQLITE_IOERR_WRITE, SQLITE_IOERR_FSYNC
+_Write = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
+_Sync = CFUNCTYPE(c_int, c_void_p, c_int)
+_Open = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
+
+
+class _Methods(ctypes.Structure):
+    """The functions of an open file; those after `sync` are passed on as they are."""
+
+    _fields_ = (
+        ("version", c_int),
+        *((name, c_void_p) for name in ("close", "read")),
+        ("write", _Write),
+        ("truncate", c_void_p),
+        ("sync", _Sync),
+        *((f"other{number}", c_void_p) for number in range(13)),
+    )
+
+
+class _Layer(ctypes.Structure):
+    """A VFS, with the functions that version 3 has."""
+
+    _fields_ = (
+        ("version", c_int),
+        ("size", c_int),
+        ("longest", c_int),
+        ("following", c_void_p),
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("open", _Open),
+        *((f"other{number}", c_void_p) for number in range(15)),
+    )
+
+
+_LIBRARY.sqlite3_vfs_find.restype = POINTER(_Layer)
+_LIBRARY.sqlite3_vfs_find.argtypes = (c_char_p,)
+_LIBRARY.sqlite3_vfs_register.argtypes = (POINTER(_Layer), c_int)
+
+
+@dataclass
+class Failing:
+    """A fault of the disk: every `every`-th write or sync of a process fails.
+
+    Attributes:
+        process: the name with which the node's name begins; empty for all.
+        code: ENOSPC or EIO.
+        at: which of `every` calls fails, from 0.
+    """
+
+    process: str
+    every: int
+    at: int
+    code: int
+    seen: int = 0
+
+
+class Disk:
+    """The faults of the disk of a run.
+
+    Attributes:
+        failed: the number of calls that were refused.
+        report: called with a few words for each.
+    """
+
+    def __init__(self, report: Callable[..., None]) -> None:
+        self._armed: list[Failing] = []
+        self._report = report
+        self.failed = 0
+
+    @contextmanager
+    def failing(self, fault: Failing) -> Iterator[None]:
+        """Arm a fault for as long as the block takes."""
+        self._armed.append(fault)
+        try:
+            yield
+        finally:
+            self._armed.remove(fault)
+
+    def refusal(self, call: str) -> int:
+        """Return the error with which a call fails; 0 if it does not."""
+        node = NODE.get()
+        for fault in self._armed:
+            if node is not None and node.name.startswith(fault.process):
+                fault.seen += 1
+                if (fault.seen - 1) % fault.every == fault.at % fault.every:
+                    self.failed += 1
+                    self._report("refused", call, errno.errorcode[fault.code], node.name)
+                    return fault.code
+        return 0
+
+
+class _Passing:
+    """The layer over SQLite's own: one for the interpreter, as SQLite keeps its address."""
+
+    def __init__(self) -> None:
+        self.disk: Disk | None = None
+        self._below = _LIBRARY.sqlite3_vfs_find(None)
+        self._methods: dict[int, tuple[_Methods, Any]] = {}
+        self._layer = _Layer.from_buffer_copy(self._below.contents)
+        self._layer.name, self._layer.following = b"simulated", None
+        self._open_below = self._below.contents.open
+        self._layer.open = self._open = _Open(self._opened)
+
+    def use(self, disk: Disk | None) -> None:
+        """Make the layer SQLite's default, or with None the layer below."""
+        self.disk = disk
+        _LIBRARY.sqlite3_vfs_register(self._below if disk is None else ctypes.byref(self._layer), 1)
+
+    def _opened(self, _layer: int, name: int, file: int, flags: int, out: int) -> int:
+        answer: int = self._open_below(ctypes.addressof(self._below.contents), name, file, flags, out)
+        place = c_void_p.from_address(file)  # a file begins with the address of its functions
+        if answer == 0 and place.value is not None:
+            place.value = ctypes.addressof(self._over(place.value))
+        return answer
+
+    def _over(self, address: int) -> _Methods:
+        if address not in self._methods:
+            below = _Methods.from_address(address)
+            made = _Methods.from_buffer_copy(below)
+            write, sync = below.write, below.sync
+            kept = (
+                _Write(lambda file, data, size, at: self._refused("write", _WRITE) or write(file, data, size, at)),
+                _Sync(lambda file, flags: self._refused("sync", _SYNC) or sync(file, flags)),
+            )
+            made.write, made.sync = kept
+            self._methods[address] = (made, (kept, write, sync))
+        return self._methods[address][0]
+
+    def _refused(self, call: str, failed: int) -> int:
+        code = 0 if self.disk is None else self.disk.refusal(call)
+        return {0: 0, errno.ENOSPC: _FULL if call == "write" else failed}.get(code, failed)
+
+
+_PASSING = _Passing()
+
+
+@contextmanager
+def under_sqlite(disk: Disk) -> Iterator[None]:
+    """Make SQLite open its files on `disk` within the block."""
+    _PASSING.use(disk)
+    try:
+        yield
+    finally:
+        _PASSING.use(None)
+
+
+class SimulatedFiles(GroupingFiles):
+    """The machine's files, on a disk that may refuse to write them."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def _check(self, call: str, path: Place) -> None:
+        if code := self._disk.refusal(call):
+            raise no_room(OSError(code, os.strerror(code)), path)
+
+    def write_synced(self, path: Place, data: bytes) -> None:
+        self._check("create", path)
+        super().write_synced(path, data)
+
+    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
+        return [attempt(path, self.write_synced, path, data) for path, data in items]
+
+    def link(self, source: Place, target: Place) -> None:
+        self._check("link", target)
+        super().link(source, target)
+
+    def rename(self, source: Place, target: Place) -> None:
+        if code := self._disk.refusal("rename"):
+            raise OSError(code, os.strerror(code), str(target))
+        super().rename(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        if code := self._disk.refusal("sync folder"):
+            raise OSError(code, os.strerror(code), str(folder))
+        super().sync_folder(folder)

@@ -1,0 +1,259 @@
+"""The two daemons as nodes of one loop: the real assemblies and parts, which die at any await and start again."""
+
+import asyncio
+import os
+import queue
+import random  # noqa: TID251  seeded, so that a run can be repeated
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from agent_runtime.daemon import assembly as runtime_daemon
+from agent_runtime.model.turn import TurnContext
+from agent_runtime.service.servicer import Servicer
+from task_runner.daemon import __main__ as runner_daemon
+from task_runner.daemon import assembly as runner_assembly
+from tests.simulation.disk import Disk, SimulatedFiles
+from tests.simulation.loop import NODE, Clock, Loop, Node, context_of
+from tests.simulation.script import RUNNER, RUNTIME
+from tests.simulation.transport import Network, Server
+from tests.support.seeded_entropy import SeededEntropy
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import CategorySettings, Settings
+from turnkeeper.rpc.process import path_of
+from turnkeeper.storage.database import Call, WorkerThread
+from turnkeeper.times import rfc3339
+
+CATEGORY = """name = "loop"
+autonomous = true
+silent = false
+[scopes]
+tools = []
+[limits]
+seconds = 600
+tool_calls = 20
+"""
+BROKE = "the graph broke, as the script says"
+SETTINGS = Settings(categories=CategorySettings(autonomous_allowed=("loop",)))
+_VOLATILE = frozenset({"checkpoint_id", "took_s"})  # measured, or made by LangGraph from the machine's clock
+
+
+class StepWorker(WorkerThread):
+    """A worker without a thread: each batch is a step of the loop of its process."""
+
+    def _start(self, _number: int) -> threading.Thread:
+        self._queue = _Arrivals(self)
+        self._is_due = False
+        return threading.Thread()  # never started, so that there is nothing to join
+
+    def arm(self) -> None:
+        if not self._is_due and self._open:
+            self._is_due = True
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, Loop)
+            loop.call_later(loop.disk.draw(), self._go)
+
+    def submit(self, work: Any) -> "Future[Any]":
+        """Run work at once, as the caller waits for it without an event loop."""
+        answer: Future[Any] = Future()
+        call = Call(work, answer)
+        try:
+            self._serves[0]([call])
+        except BaseException as error:  # noqa: BLE001  as the thread does
+            call.error = error
+        self._type_errors([call])
+        call.answer()
+        return answer
+
+    def close(self) -> None:
+        self._open = False
+
+    def _next(self) -> tuple[list[Call], bool]:
+        batch: list[Call] = []
+        while len(batch) < self._largest:
+            try:
+                batch += self._queue.get_nowait() or []
+            except queue.Empty:
+                break
+        held, self._held = self._held, []
+        return [*batch, *held], False
+
+    def _go(self) -> None:
+        self._is_due = False
+        self._run(0)
+        if not self._queue.empty():
+            self.arm()
+
+
+class _Arrivals(queue.SimpleQueue[Any]):
+    """A queue that wakes its worker in a later step."""
+
+    def __init__(self, worker: StepWorker) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item, block, timeout)
+        self._worker.arm()
+
+
+class Process:
+    """One of the two daemons, through all its lives.
+
+    Attributes:
+        node: its present life.
+        parts: the assembled parts of this life; None until they are there.
+        ended: why lives ended by themselves, which is a bug of the daemon.
+    """
+
+    name = ""
+
+    def __init__(
+        self, home: Home, loop: Loop, clock: Clock, disk: Disk, network: Network, seed: int, events: list[Any]
+    ) -> None:
+        self.home, self.loop, self.clock, self.disk, self.network = home, loop, clock, disk, network
+        self.seed, self.events = seed, events
+        self.node = Node(self.name)
+        self.node.is_dead = True
+        self.parts: Any = None
+        self.ended: list[str] = []
+        self._lives = 0
+        self._kept: list[Any] = []  # the remains of dead lives: no `finally` of theirs may run
+
+    @property
+    def is_dead(self) -> bool:
+        return self.node.is_dead
+
+    def start(self) -> None:
+        self._lives += 1
+        self.node, self.parts = Node(f"{self.name} {self._lives}"), None
+        self.loop.note("started", self.node.name)
+        self._kept.append(self.loop.create_task(self._life(self.node), context=context_of(self.node)))
+
+    def die(self) -> None:
+        """End this life as kill -9 does."""
+        if not self.node.is_dead:
+            self.loop.note("crashed", self.node.name)
+        self.node.is_dead = True
+        seen = self.clock.now().timestamp()
+        progress = path_of(self.home, self.name)
+        if progress.exists():
+            os.utime(progress, (seen, seen))
+        self.network.break_all()
+
+    def entropy(self) -> SeededEntropy:
+        return SeededEntropy(random.Random(f"ids {self.seed} {self.node.name}").getrandbits(64))
+
+    async def serve(self) -> None:
+        """Assemble the daemon and run its parts."""
+        raise NotImplementedError
+
+    def listen(self, log: EventLog) -> None:
+        """Keep the events of a log, in the order in which they were written."""
+        before, life = log.count, self._lives  # one process plays all: the life is its process's id
+
+        def count(events: Sequence[tuple[str, Any]]) -> None:
+            before(events)
+            for name, fields in events:
+                told = (f"{key}={str(fields[key])[:200]}" for key in sorted(fields.keys() - _VOLATILE))
+                self.loop.note(self.name, name, *told)
+                at = rfc3339(self.clock.now())
+                self.events.append({**fields, "event": name, "at": at, "process": self.name, "pid": life})
+
+        log.count = count
+
+    async def _life(self, node: Node) -> None:
+        try:
+            await self.serve()
+            self._end(node, "it ended")
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001  the process ends, and its supervisor starts it again
+            self._end(node, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+
+    def _end(self, node: Node, why: str, trace: str = "") -> None:
+        if not self.loop.is_over and NODE.get() is node:
+            self.loop.note("ended", node.name, why)
+            self.ended.append(f"{why}\n{trace}")
+            self.die()
+
+
+class RunnerProcess(Process):
+    name = RUNNER
+
+    async def serve(self) -> None:
+        made = runner_assembly.assemble(
+            self.home, daemon=True, clock=self.clock, entropy=self.entropy(), connect=self.network.connect,
+            worker=StepWorker,
+        )  # fmt: skip
+        async with made as runner:
+            self._kept.append(runner)
+            self.listen(runner.log)
+            path_of(self.home, self.name).touch()
+            self.parts = runner
+            await runner_daemon._work_until(asyncio.Event(), runner, _forever(), {})
+
+
+class RuntimeProcess(Process):
+    name = RUNTIME
+
+    def __init__(self, *given: Any, fails: float) -> None:
+        super().__init__(*given)
+        self._fails = fails
+        self._drawn = random.Random(f"graph {self.seed}")
+
+    async def serve(self) -> None:
+        files, entropy = SimulatedFiles(self.disk), self.entropy()
+        async with runtime_daemon.assemble(
+            self.home, SETTINGS, environ={}, clock=self.clock, entropy=entropy, build=self._build(entropy),
+            worker=StepWorker, files=files,
+        ) as runtime:  # fmt: skip
+            self._kept.append(runtime)
+            self.listen(runtime.log)
+            runtime.log.emit("session.began", epoch=runtime.store.epoch, incarnation=runtime.store.incarnation)
+            await runtime.worker.start()
+            servicer = Servicer(runtime)
+            self.network.server = Server(self.node, servicer)
+            self.parts = runtime
+            _signer, beside = runtime_daemon._beside(self.home, runtime, SETTINGS)
+            await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
+            for part in beside:
+                if part.done():
+                    part.result()
+
+    def _build(self, entropy: SeededEntropy) -> Callable[..., Any]:
+        """Return what makes the graph: two steps of random length, of which the second may fail."""
+
+        def said(text: str) -> dict[str, Any]:
+            return {"messages": [AIMessage(content=text, id=entropy.hex(16))]}
+
+        async def think(_state: MessagesState) -> dict[str, Any]:
+            await self.clock.sleep(self._drawn.choice([0.2, 1, 5, 20, 60]) * self._drawn.random())
+            return said("thought")
+
+        async def answer(_state: MessagesState) -> dict[str, Any]:
+            await self.clock.sleep(self._drawn.random())
+            if self._drawn.random() < self._fails:
+                raise RuntimeError(BROKE)
+            return said("answered")
+
+        def build(_specs: Any, _middleware: Any, saver: Any) -> Any:
+            graph = StateGraph(MessagesState, context_schema=TurnContext)
+            graph.add_node("think", think)
+            graph.add_node("answer", answer)
+            graph.add_edge(START, "think")
+            graph.add_edge("think", "answer")
+            graph.add_edge("answer", END)
+            return graph.compile(checkpointer=saver)
+
+        return build
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()

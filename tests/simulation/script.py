@@ -1,0 +1,143 @@
+"""The script of a run: which tasks there are, and which faults come when. It is drawn from a seed, and can be kept.
+
+A script is plain data. Its text is Python, so a failing one is pasted into `scenarios.py` as it was printed. Taking a
+fault away leaves the other faults as they are, which makes it possible to search for the smallest script that fails.
+"""
+
+import random  # noqa: TID251  seeded, so that a run can be repeated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+RUNNER, RUNTIME = "runner", "runtime"
+KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "step")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that begins `at` seconds after the start.
+
+    Attributes:
+        kind: `crash`: the process dies now. `death`: it dies `number` callbacks later. `break`: all connections break.
+            `cut`: no connection can be made. `hang`: connections deliver nothing. `lose`: `number` answers to `what`
+            are lost, each with its connection. `writes`: every `number`-th write or sync fails with `what`. `step`: the
+            wall clock jumps by `seconds`.
+        process: the process that it strikes.
+        seconds: for how long; after a crash, until the process starts again.
+    """
+
+    at: float
+    kind: str
+    process: str = ""
+    seconds: float = 0.0
+    number: int = 0
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that fires every `every_s` seconds."""
+
+    name: str
+    every_s: int
+    catch_up: str = "run-once"
+    overlap: str = ""
+    retries: int = 0
+
+
+@dataclass(frozen=True)
+class Script:
+    """Everything that a run is made of.
+
+    Attributes:
+        seed: what delays, ids and the graph's answers are drawn from.
+        faulty_s: how long faults come; then all are healed.
+        fails: the share of turns that fail because the graph says so.
+        works_s: how long the tasks run after that, undisturbed.
+    """
+
+    seed: int
+    tasks: tuple[Task, ...]
+    faults: tuple[Fault, ...]
+    faulty_s: float
+    fails: float = 0.1
+    works_s: float = 360.0
+
+    def text(self) -> str:
+        """Return the script as Python."""
+        lines = ["Script(", f"    seed={self.seed},"]
+        for name, rows in (("tasks", self.tasks), ("faults", self.faults)):
+            lines += [f"    {name}=(", *(f"        {_short(row)}," for row in rows), "    ),"]
+        lines += [f"    {name}={getattr(self, name)!r}," for name in ("faulty_s", "fails", "works_s")]
+        return "\n".join([*lines, ")"])
+
+
+def _short(row: Any) -> str:
+    """Return a row's text without the fields that have their defaults."""
+    kept = {
+        name: getattr(row, name)
+        for name, field in row.__dataclass_fields__.items()
+        if getattr(row, name) != field.default
+    }
+    return f"{type(row).__name__}({', '.join(f'{name}={value!r}' for name, value in kept.items())})"
+
+
+def drawn(
+    seed: int, *, minutes: float, kinds: Sequence[str] = KINDS, between_s: float = 40.0, works_s: float = 360.0
+) -> Script:
+    """Return the script of a seed, with faults of some kinds, on average one each `between_s` seconds."""
+    drawing = random.Random(f"script {seed}")
+    tasks = tuple(_task(drawing, number) for number in range(drawing.randint(2, 5)))
+    faults, at = list[Fault](), 0.0
+    while (at := at + drawing.expovariate(1 / between_s)) < minutes * 60:
+        faults.append(_fault(drawing, round(at, 3), drawing.choice(list(kinds))))
+    return Script(seed=seed, tasks=tasks, faults=tuple(faults), faulty_s=minutes * 60, works_s=works_s)
+
+
+def _task(drawing: random.Random, number: int) -> Task:
+    catch_up = drawing.choice(["skip", "run-once", "run-all"])
+    overlap = "" if catch_up == "run-all" else drawing.choice(["skip", "queue", "cancel-running", "coalesce"])
+    every_s = drawing.choice([20, 60, 90, 300])
+    return Task(f"t{number}", every_s, catch_up, overlap, retries=2 if drawing.random() < 0.3 else 0)
+
+
+def _fault(drawing: random.Random, at: float, kind: str) -> Fault:
+    process = drawing.choice([RUNNER, RUNTIME])
+    away_s = round(drawing.choice([0.1, 1, 10, 60]) * drawing.random(), 3)
+    made: dict[str, Callable[[], Fault]] = {
+        "crash": lambda: Fault(at, kind, process, away_s),
+        "death": lambda: Fault(at, kind, process, away_s, drawing.randint(1, 900)),
+        "break": lambda: Fault(at, kind),
+        "cut": lambda: Fault(at, kind, seconds=round(drawing.expovariate(1 / 30), 3)),
+        "hang": lambda: Fault(at, kind, seconds=round(drawing.expovariate(1 / 10), 3)),
+        "lose": lambda: Fault(
+            at, kind, number=drawing.randint(1, 4), what=drawing.choice(["FireBatches", "WatchTurns", "GetTurn"])
+        ),
+        "writes": lambda: Fault(
+            at, kind, process, round(drawing.expovariate(1 / 12), 3), drawing.randint(1, 6),
+            drawing.choice(["ENOSPC", "EIO"]),
+        ),
+        "step": lambda: Fault(at, kind, seconds=float(drawing.choice([-90, -3, 3, 90, 600]))),
+    }  # fmt: skip
+    return made[kind]()
+
+
+def smallest(script: Script, fails: Callable[[Script], bool], *, most: int = 60) -> Script:
+    """Return a script with as few faults as possible that still fails, found in at most `most` runs.
+
+    Halves are taken away first, then smaller parts: what is left needs each of its faults.
+    """
+    left, size, runs = script, max(1, len(script.faults) // 2), 0
+    while size and left.faults:
+        start, before = 0, left
+        while start < len(left.faults) and runs < most:
+            fewer = replace(left, faults=left.faults[:start] + left.faults[start + size :])
+            runs += 1
+            if fails(fewer):
+                left = fewer
+            else:
+                start += size
+        if runs >= most:
+            break
+        size = size // 2 if size > 1 else int(left is not before and len(left.faults) > 1)
+    return left

@@ -1,0 +1,89 @@
+"""Whatever a seed makes of time, connections, disks and processes, everything that was due comes to its end, once."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation import script
+from tests.simulation.__main__ import main
+from tests.simulation.processes import StepWorker
+from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.script import Fault, Script, Task, drawn, smallest
+from tests.simulation.world import run
+from turnkeeper.storage.database import Call
+
+SHORT = {"minutes": 1.5, "between_s": 8.0, "works_s": 60.0}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_short_seed_breaks_no_promise(seed: int) -> None:
+    outcome = run(drawn(seed, **SHORT))
+    assert not outcome.violations, outcome.script.text()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_breaks_no_promise(name: str) -> None:
+    outcome = run(SCENARIOS[name])
+    assert not outcome.violations
+    counts = any(fault.kind == "writes" for fault in outcome.script.faults)
+    assert bool(outcome.counts["refused writes"]) is counts, "the faults reach the disk"
+
+
+def test_a_script_replays_byte_for_byte() -> None:
+    first, second = (run(drawn(3, **SHORT), keep=True) for _ in range(2))
+    assert first.lines == second.lines
+    assert first.trace == second.trace != run(drawn(4, **SHORT)).trace
+
+
+def test_a_script_is_kept_as_it_was_printed() -> None:
+    made = drawn(7, minutes=5)
+    assert eval(made.text(), vars(script)) == made
+
+
+def test_the_smallest_script_keeps_what_the_failure_needs() -> None:
+    faults = tuple(Fault(float(at), "break") for at in range(20))
+    needed = {faults[3], faults[11]}
+    found = smallest(Script(0, (Task("t", 20),), faults, 60.0), lambda one: needed <= set(one.faults))
+    assert set(found.faults) == needed
+
+
+def test_a_store_that_answers_before_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted defect: every twentieth batch of the runtime is answered as if it were on disk, and is not."""
+    batches: list[int] = []
+    serve = StepWorker._run
+
+    def forget(self: StepWorker, number: int) -> None:
+        batches.append(number)
+        if "checkpoints" in self._name or len(batches) % 20:
+            serve(self, number)
+        else:
+            self._serves[number] = _undone(self._serves[number])
+            serve(self, number)
+            self._serves[number] = self._serves[number].__wrapped__
+
+    monkeypatch.setattr(StepWorker, "_run", forget)
+    quiet = replace(SCENARIOS["receipts are lost, and fires come twice"], faults=())
+    assert run(quiet).violations
+
+
+def _undone(serve: object) -> object:
+    """Return a function that does the work of a batch, but leaves nothing of it on the disk."""
+
+    def without_commit(batch: list[Call]) -> None:
+        connection = serve.args[0]  # type: ignore[attr-defined]
+        transaction = connection.begin()
+        for call in batch:
+            try:
+                call.result = call.work(connection)
+            except Exception as error:  # noqa: BLE001  its caller gets it
+                call.error = error
+        transaction.rollback()
+
+    without_commit.__wrapped__ = serve  # type: ignore[attr-defined]
+    return without_commit
+
+
+def test_bad_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--seeds", "many"])
+    assert "A:B" in capsys.readouterr().err

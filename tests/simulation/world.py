@@ -1,0 +1,291 @@
+"""One run: the script's faults strike the two daemons, then all is healed, and everything must come to its end."""
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import sqlite3
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from examples.demo.history import Violation
+from tests.simulation.checking import History, check, read
+from tests.simulation.disk import Disk, Failing, under_sqlite
+from tests.simulation.loop import Clock, Loop, Stalled
+from tests.simulation.processes import BROKE, CATEGORY, Process, RunnerProcess, RuntimeProcess
+from tests.simulation.script import RUNNER, RUNTIME, Fault, Script, Task
+from tests.simulation.transport import Network
+from turnkeeper.config.home import Home
+from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.times import to_us
+from turnkeeper.v1 import schedules_pb2 as wire
+
+RISES_S = 10.0  # after the faults, processes that met one may still end, and start again
+SETTLES_S = 180.0  # after the tasks are paused, everything is at its end within so long
+_ATTEMPT_S = 20.0
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        trace: the digest of the run: that of the same script is the same, byte for byte.
+        lines: the trace itself, if it was kept.
+        history: what the run left; None if it did not come to its end.
+        stuck: what each live task of the daemons awaits, if something did not come to its end.
+    """
+
+    script: Script
+    violations: list[Violation] = field(default_factory=list)
+    trace: str = ""
+    lines: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    history: History | None = None
+    stuck: list[str] = field(default_factory=list)
+
+
+class World:
+    """The home, the two daemons and the connection between them, for the time of one run."""
+
+    def __init__(self, root: Path, script: Script, *, keep: bool = False) -> None:
+        self.script = script
+        self.home = Home(root=root)
+        self.loop = Loop(script.seed, keep=keep)
+        self.loop.hidden = {str(root): "HOME", f"-{os.getpid()}-": "-PID-"}
+        self.clock = Clock(self.loop)
+        self.events: list[dict[str, Any]] = []
+        self.disk = Disk(self.loop.note)
+        self.network = Network(self.loop, script.seed)
+        given = (self.home, self.loop, self.clock, self.disk, self.network, script.seed, self.events)
+        self.processes: dict[str, Process] = {
+            RUNTIME: RuntimeProcess(*given, fails=script.fails), RUNNER: RunnerProcess(*given)
+        }  # fmt: skip
+        self.history: History | None = None
+        self.violations: list[Violation] = []
+        self.stuck: list[str] = []
+        self._paused_us = 0
+        self._away: dict[str, float] = {}  # by process: until when it stays dead
+
+    async def main(self) -> None:
+        """Run the script. What is wrong at the end is in `violations`."""
+        self._make_home()
+        watching = [asyncio.create_task(self._restarts(process)) for process in self.processes.values()]
+        for task in self.script.tasks:
+            await self._ask("create_task", wire.CreateTaskRequest(spec=_spec(task)))
+        under_way = [asyncio.create_task(self._strike(fault)) for fault in self.script.faults]
+        await self._until(self.script.faulty_s)
+        await asyncio.gather(*under_way)
+        self._heal()
+        await self.clock.sleep(RISES_S)
+        lives = {name: len(process.ended) for name, process in self.processes.items()}
+        await self.clock.sleep(self.script.works_s)
+        self._paused_us = to_us(self.clock.now())
+        for task in self.script.tasks:
+            await self._ask("pause_task", wire.PauseTaskRequest(name=task.name))
+        paused_at = self.loop.time()
+        while not self._is_settled() and self.loop.time() < paused_at + SETTLES_S:
+            await self.clock.sleep(5)
+        for name, process in self.processes.items():
+            for why in process.ended[lives[name] :]:
+                self._wrong("S1", f"the {name} ended after all was healed: {why}")
+        self.history = self._read()
+        self.violations += check(self.history)
+        self.stuck = [] if not self.violations else list(_awaits(self.loop))
+        for each in watching:
+            each.cancel()
+
+    def _read(self) -> History:
+        """Return what the run left behind."""
+        steps = (fault.seconds for fault in self.script.faults if fault.kind == "step")
+        return read(
+            self.home,
+            {task.name: task.every_s for task in self.script.tasks},
+            paused_us=self._paused_us,
+            back_us=-round(sum(min(0.0, step) for step in steps) * 1e6),
+            reasons=(BROKE,),
+            events=self.events,
+        )
+
+    def _make_home(self) -> None:
+        self.home.create()
+        self.home.socket("agent-runtime").touch()
+        (self.home.categories / "loop.toml").write_text(CATEGORY)
+
+    def _wrong(self, invariant: str, what: str) -> None:
+        self.violations.append(Violation(invariant=invariant, what=what))
+
+    async def _restarts(self, process: Process, *, after_s: float = 1.0) -> None:
+        """Start a process, and again whenever it has died: what the supervisor does."""
+        while True:
+            if process.is_dead:
+                process.die()  # its connections break, however it died
+                if self.loop.time() >= self._away.get(process.name, 0.0):
+                    process.start()
+            await self.clock.sleep(after_s / 10)
+
+    async def _until(self, seconds: float) -> None:
+        await self.clock.sleep(max(0.0, seconds - self.loop.time()))
+
+    async def _strike(self, fault: Fault) -> None:
+        await self._until(fault.at)
+        self.loop.note("fault", fault)
+        if fault.process and fault.kind != "writes":
+            self._kill(fault)
+        elif fault.kind == "break":
+            self.network.break_all()
+        elif fault.kind == "lose":
+            self.network.loses[fault.what] = fault.number
+        elif fault.kind == "step":
+            self.clock.ahead += timedelta(seconds=fault.seconds)
+        elif fault.kind == "writes":
+            failing = Failing(fault.process, fault.number, 0, getattr(errno, fault.what))
+            with self.disk.failing(failing):
+                await self.clock.sleep(fault.seconds)
+        else:
+            await self._disconnect(fault)
+
+    def _kill(self, fault: Fault) -> None:
+        process = self.processes[fault.process]
+        self._away[fault.process] = self.loop.time() + fault.seconds
+        if fault.kind == "crash":
+            process.die()
+        else:
+            process.node.die_in = fault.number
+
+    async def _disconnect(self, fault: Fault) -> None:
+        name = {"cut": "is_cut", "hang": "is_hung"}[fault.kind]
+        setattr(self.network, name, True)
+        if fault.kind == "cut":
+            self.network.break_all()
+        await self.clock.sleep(fault.seconds)
+        setattr(self.network, name, False)
+        self.network.break_all(only_hung=True)
+
+    def _heal(self) -> None:
+        """End all faults: from now on nothing may fail."""
+        self.loop.note("healed")
+        self.network.loses.clear()
+        self.network.delays.may_be_long = self.loop.disk.may_be_long = False
+        self._away.clear()
+        for process in self.processes.values():
+            process.node.die_in = None
+
+    async def _ask(self, method: str, request: Any) -> None:
+        """Make a call to the runner until it is answered, as an author does who gets an error."""
+        for _ in range(200):
+            runner = self.processes[RUNNER]
+            with suppress(TurnkeeperError, TimeoutError, OSError):
+                if runner.parts is not None and not runner.is_dead:
+                    async with asyncio.timeout(_ATTEMPT_S):
+                        try:
+                            await getattr(runner.parts.service, method)(request)
+                        except Conflict:
+                            return  # an attempt before, whose answer was lost, had done it
+                        return
+            await self.clock.sleep(1)
+        self._wrong("S1", f"{method} is never answered")
+
+    def _is_settled(self) -> bool:
+        with _opened(self.home.schedules_db) as store:
+            still: int = store.execute("SELECT count(*) FROM fires WHERE is_open").fetchone()[0]
+        return not still and not list(self.home.inbox("agent0").glob("claimed/*.json"))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _spec(task: Task) -> wire.TaskSpec:
+    spec = wire.TaskSpec(
+        name=task.name, category="loop", channel="general", prompt="Say what is new", every=f"{task.every_s}s",
+        catch_up=task.catch_up, timezone="UTC", grace="10s",
+    )  # fmt: skip
+    if task.overlap:
+        spec.overlap = task.overlap
+    if task.retries:
+        spec.retries = task.retries
+    return spec
+
+
+def _awaits(loop: Loop) -> Iterator[str]:
+    """Yield the chain of awaits of each task whose process is alive."""
+    for task in sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
+        chain, awaited = [], task.get_coro()
+        while awaited is not None and (frame := getattr(awaited, "cr_frame", None)) is not None:
+            chain.append(f"{awaited.__qualname__}:{frame.f_lineno}")
+            awaited = getattr(awaited, "cr_await", None)
+        if chain:
+            yield f"{task.get_name()}: {' > '.join(chain)}"
+
+
+def run(script: Script, *, keep: bool = False) -> Outcome:
+    """Run a script in a home of its own, and return what came of it."""
+    with tempfile.TemporaryDirectory(prefix="tk-simulation-", dir=_memory()) as folder, _alone():
+        world = World(Path(folder) / "h", script, keep=keep)
+        asyncio.set_event_loop(world.loop)
+        try:
+            with under_sqlite(world.disk):
+                world.loop.run_until_complete(world.main())
+        except Stalled:
+            world._wrong("S1", "nothing is scheduled any more")
+        finally:
+            world.loop.is_over = True
+            asyncio.set_event_loop(None)
+        counts = Counter({"refused writes": world.disk.failed, "virtual seconds": round(world.loop.time())})
+        outcome = Outcome(script, world.violations, world.loop.trace.hexdigest(), world.loop.lines or [], counts)
+        outcome.stuck, outcome.history = world.stuck, world.history
+        _end(world)
+        del world
+    return outcome
+
+
+def _memory() -> str | None:
+    """Return a folder in memory, if there is one: no power cut is simulated."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Collect no garbage during a run, so that the coroutines of dead processes run no `finally` before its end."""
+    level = logging.getLogger("asyncio").level
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _error: None
+    gc.collect()
+    gc.disable()
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+            gc.collect()
+    finally:
+        gc.enable()
+        sys.unraisablehook = hook
+        logging.getLogger("asyncio").setLevel(level)
+
+
+def _end(world: World) -> None:
+    """Drop everything that the run has left, with the connections of dead processes."""
+    for process in world.processes.values():
+        process.node.is_dead = True
+        process._kept.clear()
+        process.parts = None
+    world.network.calls.clear()
+    world.network.server = None
+    world.loop._ready.clear()
+    world.loop._scheduled.clear()
+    gc.collect()
