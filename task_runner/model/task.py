@@ -126,7 +126,7 @@ HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # the runtime writes this if a turn asked and got no answer
 REFUSED = "its approval was rejected"  # the runtime writes this if the author rejected a call
 MISASKED = "its wake-up could not be read"  # the runtime writes this as the reason of a fire
-OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that choose what a task runs
+OF_GRAPH = ("graph", "context_json", "config_json", "input_json", "run_json")  # fields that choose what a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
 # The fires that `max_fires` limits: all fires that were not requested one by one.
@@ -165,7 +165,7 @@ class Definition:
         max_fires: the most fires of the kinds in `COUNTED` that may be accepted; None for no limit.
         thread_id: the runtime's thread; empty for the task's own, `EACH_FIRE` for a new thread for each fire.
         graph: the runtime's graph or assistant that the task runs; empty for the runtime's default.
-        context_json, config_json, input_json: JSON objects for that graph, or empty; passed to the runtime.
+        context_json, config_json, input_json, run_json: JSON objects for that graph, or empty; passed to the runtime.
         tags: labels, sorted by key.
         jitter: the longest delay of a fire; the scheduled time determines the actual delay.
         exclude: days and spans without scheduled times, as :func:`task_runner.timetable.check_excluded` writes them.
@@ -203,6 +203,7 @@ class Definition:
     context_json: str = ""
     config_json: str = ""
     input_json: str = ""
+    run_json: str = ""
     agent: str = "agent0"
     read_only: bool = False
     tags: tuple[tuple[str, str], ...] = ()

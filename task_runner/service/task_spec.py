@@ -271,7 +271,7 @@ _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
     "name": lambda given: model.check_name(given.spec.name, own_id=given.own_id),
     "timezone": lambda given: given.timezone,
     "prompt": _prompt,
-    **{name: _object(name) for name in ("payload_json", "context_json", "config_json", "input_json")},
+    **{name: _object(name) for name in ("payload_json", *model.OF_GRAPH[1:])},
     "grace": _grace,
     "overlap": _overlap,
     "expires_at": _expiry,

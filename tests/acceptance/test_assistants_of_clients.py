@@ -116,7 +116,7 @@ def test_deletion_leaves_runs_and_threads_alone(lg: Lg) -> None:
     lg.ask("DELETE", path, status=204)
     lg.ask("GET", path, status=404)
     lg.ask("DELETE", path, status=404)
-    assert "no assistant" in lg.refused("POST", "/runs/wait", body, status=404)
+    assert "not found" in lg.refused("POST", "/runs/wait", body, status=404)
     values = lg.ask("POST", f"/threads/{thread}/runs/wait", {"assistant_id": "agent0", "command": {"resume": "yes"}})
     assert values["messages"][-1]["content"] == "u4 in nowhere"
 

@@ -260,7 +260,7 @@ def test_post_threads_thread_id_runs(lg: Lg) -> None:
     lg.ask("POST", "/threads/nowhere/runs", RUN, status=404)
     lg.ask("POST", "/threads/made-by-a-run/runs", RUN | {"if_not_exists": "create"})
     lg.refused("POST", f"/threads/{made}/runs", RUN | {"assistant_id": "nobody"}, status=404)
-    lg.refused("POST", f"/threads/{made}/runs", RUN | {"webhook": "http://127.0.0.1/"})
+    lg.refused("POST", f"/threads/{made}/runs", RUN | {"webhook": "http://127.0.0.1/"}, status=403)
     picture = [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},

@@ -49,7 +49,7 @@ def types(values: Any) -> list[str]:
 def test_a_client_writes_into_the_state_of_a_thread_that_rests(lg: Lg) -> None:
     made = lg.thread()
     place, said_by = f"/threads/{made}/state", {"role": "ai", "content": "Written", "id": "w"}
-    assert "no graph yet" in lg.refused("POST", place, {"values": {"messages": [said_by]}})
+    assert "no associated graph" in lg.refused("POST", place, {"values": {"messages": [said_by]}}, status=400)
     run_id = lg.turn(made)
     before = lg.ask("GET", place)
     written = {"values": {"messages": [said_by]}, "as_node": "model"}
@@ -188,7 +188,7 @@ def test_the_javascript_sdk_decides(lg: Lg, major: str) -> None:
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_repeats_no_refusal_and_is_told_why(lg: Lg, major: str) -> None:
     saw = play(lg, major, "refused")
-    assert [one["status"] for one in saw["found"]] == [422, 400, 422, 404]
+    assert [one["status"] for one in saw["found"]] == [403, 400, 422, 404]
     assert all("; " in one["text"] for one in saw["found"])
     assert saw["seconds"] < 20, "none was repeated, which takes as long"
 

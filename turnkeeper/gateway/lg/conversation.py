@@ -4,6 +4,7 @@ A thread is a thread, and a run is a turn. Its state is the one that its graph h
 """
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from uuid import UUID  # noqa: TID251 - parses: nothing is drawn
@@ -18,6 +19,9 @@ _RUNS = {"running": "running", "succeeded": "success", "silent": "success", "fai
 _THREADS = {"running": "busy", "accepted": "busy", "paused": "busy", "failed": "error"}
 FINISHED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 ANY = frozenset({"accepted", "held", "kept", "running", "interrupted", "paused"}) | FINISHED
+
+
+LATER = re.compile(r"run-[0-9a-f]{32}")  # the task that starts a run later; its name is the run's id
 
 
 def is_uuid(text: str) -> bool:
@@ -92,7 +96,7 @@ def run_of(turn: wire.Turn, assistant_id: str, gone: Collection[str] = (), **res
     about = given | {"turnkeeper": {"channel": turn.channel, "category": turn.category, "task": turn.task_name or None}}
     ended = time_of(turn, "ended_at")
     return {
-        "run_id": turn.turn_id,
+        "run_id": turn.task_name if LATER.fullmatch(turn.task_name) else turn.turn_id,
         "thread_id": turn.thread_id,
         "assistant_id": began if began and began not in gone else assistant_id,
         # A stored cancellation is carried out, even after a crash.

@@ -11,11 +11,13 @@ from urllib.parse import quote, unquote
 
 from turnkeeper.errors import InvalidInput
 from turnkeeper.gateway.lg.conversation import shown, time_of
-from turnkeeper.gateway.lg.requests import graph_options, refuse, refuse_options
+from turnkeeper.gateway.lg.requests import RunRequest, graph_options, refuse, refuse_options
 from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2 import Turn
 
 _TAG, _JSON = "lg.", "lg.json."
 _LONGEST_TAG = 64
+LATER_TAG = "lg.later"
 _OVERLAP = {"enqueue": "queue", "reject": "skip"}
 _OWN = frozenset({"name", "kind", "turnkeeper"})  # in a cron's metadata: facts about its task
 PERMITTED = frozenset(
@@ -59,6 +61,31 @@ def spec_of(
     if not spec.prompt and not spec.input_json:
         raise InvalidInput("is missing", where="input", hint="give the fields of the graph's input")
     return spec
+
+
+def later_spec(asked: RunRequest, name: str, **where: Any) -> wire.TaskSpec:
+    """Return the task that starts a client's run once, after the seconds that the client gives.
+
+    Args:
+        where: the thread, the channel, the graph and the category, as fields of a task.
+    """
+    spec = wire.TaskSpec(name=name, timezone="Etc/UTC", prompt=asked.text, tags={LATER_TAG: "yes"}, **where)
+    setattr(spec, "in", f"{asked.after_s}s")
+    spec.input_json = json.dumps(asked.input, ensure_ascii=False)
+    spec.run_json = json.dumps(asked.run, ensure_ascii=False)
+    for field, value in asked.options.items():
+        setattr(spec, field, value)
+    return spec
+
+
+def later_turn(task: wire.Task) -> Turn:
+    """Return a run that has not begun as a turn, from the task that starts it."""
+    spec, status = task.spec, {"active": "accepted", "paused": "accepted", "disabled": "cancelled"}
+    turn = Turn(turn_id=spec.name, task_name=spec.name, status=status.get(task.state, "failed"), error=task.reason)
+    for name in ("thread_id", "channel", "category", "graph", "run_json"):
+        setattr(turn, name, getattr(spec, name))
+    turn.started_at.CopyFrom(task.created_at)
+    return turn
 
 
 def changed_spec(task: wire.Task, body: Mapping[str, Any], graph: str | None) -> wire.TaskSpec:

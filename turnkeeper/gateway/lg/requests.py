@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
@@ -22,7 +23,6 @@ MODES = frozenset(
 _IDS = frozenset({"thread_id", "run_id", "assistant_id", "graph_id", "user_id", "checkpoint_id", "checkpoint_ns"})
 _REFUSED = {
     "webhook": ("a cron calls no webhook", "turnkeeper deliver add NAME --webhook URL --task TASK"),
-    "after_seconds": ("a message is accepted at once", "make a cron, or: turnkeeper task create NAME --in DURATION"),
     "feedback_keys": ("there is no feedback", "leave it out"),
     "supersteps": ("a thread's record is not written over HTTP", "use: turnkeeper threads import FILE"),
     "ttl": ("threads are kept", "leave it out"),
@@ -32,11 +32,12 @@ RUN = frozenset(
         *("assistant_id", "input", "command", "config", "context", "stream_mode", "stream_subgraphs", "if_not_exists"),
         *("stream_resumable", "checkpoint", "checkpoint_id", "checkpoint_during", "multitask_strategy", "thread_id"),
         *("on_disconnect", "on_completion", "durability", "strict_resume", "langsmith_tracer"),
-        *("interrupt_before", "interrupt_after", "metadata", "webhook"),
+        *("interrupt_before", "interrupt_after", "metadata", "webhook", "after_seconds"),
     }
 )
 _CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "run_name": str, "metadata": dict}
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
+LONGEST_AFTER_S = 366 * 24 * 3600
 LONGEST_SHOWN = 4000  # characters of an input without a human message, in the conversation
 NOT_STREAMED = frozenset({"lifecycle"})  # modes of which nothing is sent
 MOST_UNSURE = 1024
@@ -146,6 +147,7 @@ class RunRequest:
         checkpoint_id: the state at which the run begins; empty for the newest.
         if_busy: one of :data:`STRATEGIES`.
         options: `config_json` and `context_json`.
+        after_s: the seconds after which the run begins; 0 for now.
     """
 
     assistant: str
@@ -163,6 +165,7 @@ class RunRequest:
     if_busy: str = "enqueue"
     must_exist: bool = True
     options: Mapping[str, str]
+    after_s: int = 0
 
 
 def read_run(body: Mapping[str, Any]) -> RunRequest:
@@ -192,7 +195,25 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
         if_busy=str(busy),
         must_exist=body.get("if_not_exists") != "create",
         options=graph_options(body),
+        after_s=_after(body),
     )
+
+
+def _after(body: Mapping[str, Any]) -> int:
+    """Return the seconds after which a run begins; 0 for now. Raises InvalidInput."""
+    after = body.get("after_seconds") or 0
+    if isinstance(after, bool) or not isinstance(after, int | float) or not 0 <= after <= LONGEST_AFTER_S:
+        hint = "give at most a year, or make a cron"
+        raise InvalidInput("is not a number of seconds", where="after_seconds", hint=hint)
+    if not after:
+        return 0
+    if body.get("input") is None and not body.get("command"):
+        refuse_missing()
+    given = {"command": body.get("command"), "checkpoint": _checkpoint(body), "webhook": body.get("webhook")}
+    given["multitask_strategy"] = body.get("multitask_strategy") not in {None, "enqueue"}
+    if with_it := next((name for name, value in given.items() if value), ""):
+        refuse(with_it, "a run that begins later cannot have it", f"leave {with_it} out, or after_seconds")
+    return ceil(after)
 
 
 def read_write(body: Mapping[str, Any]) -> RunRequest:

@@ -19,12 +19,15 @@ from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg import requests
 from turnkeeper.gateway.lg.approvals import rejection
-from turnkeeper.gateway.lg.conversation import FINISHED, is_uuid, is_write, run_of, run_status, turn_statuses
+from turnkeeper.gateway.lg.conversation import FINISHED, LATER, is_uuid, is_write, run_of, run_status, turn_statuses
+from turnkeeper.gateway.lg.crons import LATER_TAG, later_spec, later_turn
 from turnkeeper.gateway.lg.events import Event, RunStream
 from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1 import schedules_pb2 as schedules
 
 _BUSY = frozenset({"accepted", "running", "paused", "interrupted"})
 _KEPT = "its record stays"
+_CREATE = "start it with runs.create(), and join it once it runs"
 _REPLACED = "another run took its place"
 
 
@@ -84,8 +87,61 @@ class Runs(lg.Handlers):
             asked = await self._forked(runtime, thread, asked)
         if asked.decides or asked.rejects:
             return Started(thread_id, await self._decide(who, runtime, thread_id, asked), name), asked
+        if asked.after_s:
+            return Started(thread.thread_id, await self._later(who, runtime, thread, graph, asked, key), name), asked
         sent = await self._send(who, runtime, thread, graph, asked, key)
         return Started(sent.thread_id, sent.turn_id, name), asked
+
+    async def _later(
+        self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: requests.RunRequest, key: str
+    ) -> str:
+        """Make the task that starts a run later. Return its name, which is the run's id."""
+        about = json.dumps([who.key, thread.thread_id, graph, asked.after_s, asked.input, asked.run], sort_keys=True)
+        id_ = self._api.once.id_of(about, key, who.key)
+        where = {"thread_id": thread.thread_id, "channel": thread.channel or self._api.channel, "graph": graph or None}
+        category = self._api.gateway.settings.web.langgraph_category
+        spec = later_spec(asked, f"run-{id_}", category=category, **where)
+        try:
+            await runtime.CreateTask(schedules.CreateTaskRequest(spec=spec))
+        except Conflict:
+            if not key:
+                raise
+            await runtime.GetTask(schedules.GetTaskRequest(name=spec.name))  # the repeated request made it
+        except Unreachable:
+            self._api.once.is_unsure(about, id_)
+            raise
+        return spec.name
+
+    @staticmethod
+    async def _find(runtime: Any, run_id: str) -> wire.Turn:
+        """Return the turn of a run; if the run begins later, a turn that stands for it. Raises NotFound."""
+        turn_id = run_id
+        if LATER.fullmatch(run_id):
+            task = await runtime.GetTask(schedules.GetTaskRequest(name=run_id))
+            fires = (await runtime.ListFires(schedules.ListFiresRequest(name=run_id, limit=1))).fires
+            if not fires or not fires[0].turn_id:
+                return later_turn(task)
+            turn_id = fires[0].turn_id
+        found: wire.Turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=turn_id))
+        return found
+
+    async def _planned(self, runtime: Any, thread_id: str) -> list[wire.Turn]:
+        """Return the runs of a thread that begin later, and those of them that were cancelled, newest first."""
+        tasks = (await runtime.ListTasks(schedules.ListTasksRequest(tags={LATER_TAG: "yes"}))).tasks
+        open_ = [
+            one for one in tasks if one.spec.thread_id == thread_id and one.state in {"active", "paused", "disabled"}
+        ]
+        return [later_turn(one) for one in open_][::-1]
+
+    async def _cancel(self, runtime: Any, run_id: str, reason: str = "cancelled over the API") -> wire.Turn:
+        """Cancel a run, also one that has not begun. Return its turn before that. Raises NotFound."""
+        turn = await self._find(runtime, run_id)
+        if LATER.fullmatch(turn.turn_id):
+            await runtime.DisableTask(schedules.DisableTaskRequest(name=turn.turn_id))
+            turn = await self._find(runtime, run_id)  # it may have begun meanwhile
+        if not LATER.fullmatch(turn.turn_id):
+            await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason=reason))
+        return turn
 
     async def _forked(self, runtime: Any, thread: wire.Thread, asked: requests.RunRequest) -> requests.RunRequest:
         """Return a request that begins at an earlier state of its thread. Raises Conflict while an approval waits."""
@@ -235,19 +291,25 @@ class Runs(lg.Handlers):
             refused = Conflict if (await self._api.thread(runtime, thread.thread_id)).waiting else InvalidInput
             raise refused(followed.error or followed.status)
 
-    async def _started(self, request: Request) -> tuple[Who, Any, Started, requests.RunRequest]:
+    async def _started(
+        self, request: Request, *, follows: bool = True
+    ) -> tuple[Who, Any, Started, requests.RunRequest]:
+        """Start the run of a request. If its client `follows` the run, the run begins now."""
         who, runtime = self._api.asks(request, Scope.WORK)
         key, thread_id = request.headers.get("idempotency-key", ""), request.path_params.get("thread_id", "")
-        started, asked = await self.start(who, runtime, thread_id, await lg.read_body(request), key)
+        body = await lg.read_body(request)
+        if follows and body.get("after_seconds"):
+            requests.refuse("after_seconds", "a run that begins later cannot be followed yet", _CREATE)
+        started, asked = await self.start(who, runtime, thread_id, body, key)
         return who, runtime, started, asked
 
     async def create(self, request: Request) -> Response:
         """Start a run and answer immediately."""
-        _, runtime, started, _ = await self._started(request)
+        _, runtime, started, _ = await self._started(request, follows=False)
         return lg.reply(await self._run(runtime, started), headers=started.headers())
 
     async def _run(self, runtime: Any, started: Started) -> dict[str, Any]:
-        turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=started.turn_id))
+        turn = await self._find(runtime, started.turn_id)
         turn.thread_id = turn.thread_id or started.thread_id
         run = run_of(turn, started.assistant, run_id=started.turn_id)
         if run["created_at"] is None:
@@ -279,7 +341,7 @@ class Runs(lg.Handlers):
     async def join_stream(self, request: Request) -> Any:
         """Stream a run's events until it is over or waits; to a client that reconnects, also the current state."""
         who, runtime = self._api.asks(request)
-        turn = await self._turn(runtime, request)
+        turn = _begun(await self._turn(runtime, request))
         modes, started = requests.read_modes(_modes_in(request)), Started(turn.thread_id, turn.turn_id, "")
         events = RunStream(turn.turn_id, modes)
         query = f"?{request.url.query}" if request.url.query else ""
@@ -312,7 +374,7 @@ class Runs(lg.Handlers):
     async def join(self, request: Request) -> Any:
         """Answer with the thread's values once a run is over or waits."""
         who, runtime = self._api.asks(request)
-        turn = await self._turn(runtime, request)
+        turn = _begun(await self._turn(runtime, request))
         return self._values(who, runtime, Started(turn.thread_id, turn.turn_id, ""))
 
     def _values(self, who: Who, runtime: Any, started: Started, *, resumed: bool = False) -> Any:
@@ -336,7 +398,7 @@ class Runs(lg.Handlers):
     async def _turn(self, runtime: Any, request: Request) -> wire.Turn:
         """Return the turn in a request's path. Raises NotFound, also if the turn belongs to another thread."""
         thread_id, run_id = request.path_params["thread_id"], request.path_params["run_id"]
-        turn: wire.Turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=run_id))
+        turn = await self._find(runtime, run_id)
         if turn.thread_id != thread_id:
             raise NotFound(f"no run {run_id[:80]!r} on thread {thread_id[:80]!r}")
         return turn
@@ -371,11 +433,12 @@ class Runs(lg.Handlers):
         most = lg.number(query.get("offset"), "offset", 0) + lg.number(query.get("limit"), "limit", 10)
         found: dict[str, wire.Turn] = {}
         queued = await runtime.ListWaitingRuns(wire.ListWaitingRunsRequest(thread_id=thread_id))
+        planned = await self._planned(runtime, thread_id)
         cursor = "-"
         while cursor and len(found) < most:
             asked = wire.ListTurnsRequest(thread_id=thread_id, limit=200, cursor=cursor.strip("-"))
             page = await runtime.ListTurns(asked)
-            runs = (turn for turn in (*queued.turns, *page.turns) if not is_write(turn))
+            runs = (turn for turn in (*planned, *queued.turns, *page.turns) if not is_write(turn))
             found |= {turn.turn_id: turn for turn in runs if wanted is None or turn.status in wanted}
             cursor = page.next_cursor
         shown, headers = lg.page_of([*found.values()], query)
@@ -386,9 +449,9 @@ class Runs(lg.Handlers):
         """Cancel a run and answer with it; with `wait`, answer once it is over."""
         _, runtime = self._api.asks(request, Scope.WORK)
         self._check_action(request)
-        turn = await self._turn(runtime, request)
-        await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason="cancelled over the API"))
-        if request.query_params.get("wait") in {"1", "true", "True"}:
+        await self._turn(runtime, request)
+        turn = await self._cancel(runtime, request.path_params["run_id"])
+        if request.query_params.get("wait") in {"1", "true", "True"} and not LATER.fullmatch(turn.turn_id):
             await self._until_over(runtime, turn)
         (run,) = await self._api.runs(runtime, [await self._turn(runtime, request)])
         return lg.reply(run)
@@ -406,16 +469,16 @@ class Runs(lg.Handlers):
         ids = body.get("run_ids")
         if ids is None:
             ids = await self._running(runtime, str(body.get("thread_id") or ""), str(body.get("status") or "all"))
-        for turn_id in ids:
-            await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=str(turn_id), reason="cancelled over the API"))
+        for run_id in ids:
+            await self._cancel(runtime, str(run_id))
         return Response(status_code=204)
 
     async def cancel_all(self, runtime: Any, thread_id: str) -> None:
         """Cancel every turn of a thread that is not over, also one that waits for a person."""
         page = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=200))
-        for turn in page.turns:
+        for turn in (*await self._planned(runtime, thread_id), *page.turns):
             if turn.status not in FINISHED:
-                await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason="its thread was deleted"))
+                await self._cancel(runtime, turn.turn_id, "its thread was deleted")
 
     async def _running(self, runtime: Any, thread_id: str, status: str) -> list[str]:
         wanted = {"running", "pending"} if status == "all" else {status}
@@ -430,6 +493,13 @@ class Runs(lg.Handlers):
     async def delete(self, request: Request) -> Response:
         need(request, Scope.WORK)
         requests.refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
+
+
+def _begun(turn: wire.Turn) -> wire.Turn:
+    """Return a turn that has begun, or waits in line. Raises Conflict for a run that begins later."""
+    if LATER.fullmatch(turn.turn_id):
+        raise Conflict("the run has not begun", where="run_id", hint="look at its status, and join it once it runs")
+    return turn
 
 
 def need_decide() -> None:

@@ -12,7 +12,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.conversation import holds, is_uuid, time_of
-from turnkeeper.gateway.lg.crons import changed_spec, cron_of, spec_of
+from turnkeeper.gateway.lg.crons import LATER_TAG, changed_spec, cron_of, spec_of
 from turnkeeper.gateway.lg.requests import graph_options, refuse, refuse_options, run_options
 from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -311,7 +311,7 @@ class Crons(lg.Handlers):
         who, runtime = self._api.asks(request)
         body = await lg.read_body(request)
         tasks = (await self._api.gateway.daemons(who).ListTasks(wire.ListTasksRequest())).tasks
-        found = [self._shown(task) for task in tasks]
+        found = [self._shown(task) for task in tasks if LATER_TAG not in task.spec.tags]
         wanted = {name: body[name] for name in ("thread_id", "enabled") if body.get(name) is not None}
         if body.get("assistant_id"):
             name, _ = await self._api.graph_of(runtime, str(body["assistant_id"]))

@@ -182,10 +182,10 @@ class Threads:
 
         Or reject the pending approvals, as agent-inbox asks.
         """
+        who, runtime = self._api.asks(request, Scope.WORK)
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
         if body.get("values") is None and body.get("as_node") is None:
             return await self.state_at(request)
-        who, runtime = self._api.asks(request, Scope.WORK)
         thread = await self._api.thread(runtime, thread_id)
         if body.get("values") is None and body.get("as_node") == "__end__":
             who.check(Scope.DECIDE)

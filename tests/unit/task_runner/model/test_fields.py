@@ -31,7 +31,7 @@ SAMPLES: dict[str, Any] = {
     "pause_after_failures": 3, "budget": {"tokens_per_day": 1000}, "thread_id": "shared", "agent": "agent1",
     "read_only": True, "ephemeral": True, "ignore_calendar": True, "tags": {"team": "ops"}, "approval_reminder": "1h",
     "approval_escalation": "2h", "approval_timeout": "1d", "graph": "research", "context_json": '{"unit":"mm"}',
-    "config_json": '{"model":"small"}', "input_json": '{"topic":"pumps"}',
+    "config_json": '{"model":"small"}', "input_json": '{"topic":"pumps"}', "run_json": '{"stream_modes":["values"]}',
 }  # fmt: skip
 SELF_PACED = {"first": "10m", "if_silent": "wait"}
 
@@ -67,7 +67,7 @@ def test_every_field_has_an_option(command: Any) -> None:
     own = {name.rstrip("_") for name in inspect.signature(command).parameters}
     options = own - {"dry_run", "output", "prompt_file", "after"} - COMMANDS_OWN
     assert options == {field.name for field in FIELDS if field.flag}
-    assert {field.name for field in FIELDS if not field.flag} == COMMANDS_OWN | {"id"}
+    assert {field.name for field in FIELDS if not field.flag} == COMMANDS_OWN | {"id", "run_json"}
     assert all(field.help.endswith(".") for field in FIELDS if field.flag)
 
 
@@ -81,7 +81,7 @@ def test_every_field_is_a_key_of_json_output() -> None:
     assert keys <= set(row)
     samples = {BY_NAME[name].written_as: value for name, value in SAMPLES.items()}
     samples |= {"payload": {"depth": 2}, "context": {"unit": "mm"}, "config": {"model": "small"}}
-    samples |= {"input": {"topic": "pumps"}}
+    samples |= {"input": {"topic": "pumps"}, "run": {"stream_modes": ["values"]}}
     assert {key: row[key] for key in samples} == samples
 
 

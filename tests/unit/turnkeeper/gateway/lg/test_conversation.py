@@ -110,7 +110,7 @@ def test_the_options_of_a_run_are_kept_with_its_turn() -> None:
 BODY: dict[str, Any] = {"assistant_id": "agent0", "input": {"messages": [{"role": "user", "content": "Hi"}]}}
 REFUSED = [
     ({"interrupt_before": "x"}, "interrupt_before"), ({"feedback_keys": ["score"]}, "feedback_keys"),
-    ({"after_seconds": 3}, "after_seconds"), ({"multitask_strategy": "race"}, "multitask_strategy"),
+    ({"after_seconds": -3}, "after_seconds"), ({"multitask_strategy": "race"}, "multitask_strategy"),
     ({"on_completion": "delete"}, "on_completion"),
     ({"command": {"goto": "agent"}}, "command.goto"), ({"command": {"update": {"a": 1}}}, "command.update"),
     ({"config": {"recursion_limit": "5"}}, "config.recursion_limit"), ({"config": {"callbacks": [1]}}, "config.callbacks"),
