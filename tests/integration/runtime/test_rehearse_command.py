@@ -118,7 +118,7 @@ async def test_the_least_is_a_file_that_passes_the_check_and_the_rehearsal(
 async def test_the_documented_way_to_a_new_category_ends_in_a_file_that_is_used(
     bench: Bench, ran: list[str], ar: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "categories.md").read_text()
     check, replay, least = re.findall(r"^    turnkeeper categories (.*draft\.toml.*)$", page, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     draft(tmp_path, NARROW.replace('"work"', '"draft"'), "draft")
