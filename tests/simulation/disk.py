@@ -8,7 +8,7 @@ import _sqlite3
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.files import Place, attempt, no_room
 
 _LIBRARY = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
+CALLS_OF_SQLITE = ("write", "sync")
 _FULL, _WRITE, _SYNC = 13, 778, 1034  # SQLITE_FULL, SQLITE_IOERR_WRITE, SQLITE_IOERR_FSYNC
 _Write = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 _Sync = CFUNCTYPE(c_int, c_void_p, c_int)
@@ -67,13 +68,13 @@ class Failing:
     Attributes:
         process: the name with which the node's name begins; empty for all.
         code: ENOSPC or EIO.
-        at: which of `every` calls fails, from 0.
+        only: the calls that fail; empty for all.
     """
 
     process: str
     every: int
-    at: int
     code: int
+    only: Collection[str] = ()
     seen: int = 0
 
 
@@ -103,9 +104,9 @@ class Disk:
         """Return the error with which a call fails; 0 if it does not."""
         node = NODE.get()
         for fault in self._armed:
-            if node is not None and node.name.startswith(fault.process):
+            if node is not None and node.name.startswith(fault.process) and call in (fault.only or (call,)):
                 fault.seen += 1
-                if (fault.seen - 1) % fault.every == fault.at % fault.every:
+                if (fault.seen - 1) % fault.every == 0:
                     self.failed += 1
                     self._report("refused", call, errno.errorcode[fault.code], node.name)
                     return fault.code
@@ -168,7 +169,7 @@ def under_sqlite(disk: Disk) -> Iterator[None]:
 
 
 class SimulatedFiles(GroupingFiles):
-    """The machine's files, on a disk that may refuse to write them."""
+    """The machine's files, on a disk that may refuse to write them. A file can still be renamed, as on a full disk."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__()
@@ -188,11 +189,6 @@ class SimulatedFiles(GroupingFiles):
     def link(self, source: Place, target: Place) -> None:
         self._check("link", target)
         super().link(source, target)
-
-    def rename(self, source: Place, target: Place) -> None:
-        if code := self._disk.refusal("rename"):
-            raise OSError(code, os.strerror(code), str(target))
-        super().rename(source, target)
 
     def sync_folder(self, folder: Path) -> None:
         if code := self._disk.refusal("sync folder"):

@@ -26,6 +26,7 @@ from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
+from turnkeeper.errors import machine_trouble
 from turnkeeper.rpc.process import path_of
 from turnkeeper.storage.database import Call, WorkerThread
 from turnkeeper.times import rfc3339
@@ -109,7 +110,8 @@ class Process:
     Attributes:
         node: its present life.
         parts: the assembled parts of this life; None until they are there.
-        ended: why lives ended by themselves, which is a bug of the daemon.
+        ended: why lives ended by themselves. A start may end because of the machine, and the supervisor repeats it.
+        wrong: the ends that no fault of the machine explains, and those of a process that had started.
     """
 
     name = ""
@@ -123,6 +125,7 @@ class Process:
         self.node.is_dead = True
         self.parts: Any = None
         self.ended: list[str] = []
+        self.wrong: list[str] = []
         self._lives = 0
         self._kept: list[Any] = []  # the remains of dead lives: no `finally` of theirs may run
 
@@ -175,7 +178,10 @@ class Process:
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001  the process ends, and its supervisor starts it again
-            self._end(node, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+            why = f"{type(error).__name__}: {error}"
+            if not self.loop.is_over and (self.parts is not None or machine_trouble(error, ours=True) is None):
+                self.wrong.append(why)
+            self._end(node, why, "".join(traceback.format_exception(error)))
 
     def _end(self, node: Node, why: str, trace: str = "") -> None:
         if not self.loop.is_over and NODE.get() is node:

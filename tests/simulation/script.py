@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 RUNNER, RUNTIME = "runner", "runtime"
-KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "step")
+KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "stores", "step")
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Fault:
     Attributes:
         kind: `crash`: the process dies now. `death`: it dies `number` callbacks later. `break`: all connections break.
             `cut`: no connection can be made. `hang`: connections deliver nothing. `lose`: `number` answers to `what`
-            are lost, each with its connection. `writes`: every `number`-th write or sync fails with `what`. `step`: the
-            wall clock jumps by `seconds`.
+            are lost, each with its connection. `writes`: every `number`-th write or sync fails with `what`. `stores`: only
+            those of SQLite fail, so that envelopes still arrive. `step`: the wall clock jumps by `seconds`.
         process: the process that it strikes.
         seconds: for how long; after a crash, until the process starts again.
     """
@@ -114,9 +114,10 @@ def _fault(drawing: random.Random, at: float, kind: str) -> Fault:
             at, kind, number=drawing.randint(1, 4), what=drawing.choice(["FireBatches", "WatchTurns", "GetTurn"])
         ),
         "writes": lambda: Fault(
-            at, kind, process, round(drawing.expovariate(1 / 12), 3), drawing.randint(1, 6),
+            at, kind, process, round(drawing.expovariate(1 / 12), 3), drawing.choice([1, 2, 3, 6, 12, 22, 30]),
             drawing.choice(["ENOSPC", "EIO"]),
         ),
+        "stores": lambda: replace(made["writes"](), kind=kind),
         "step": lambda: Fault(at, kind, seconds=float(drawing.choice([-90, -3, 3, 90, 600]))),
     }  # fmt: skip
     return made[kind]()

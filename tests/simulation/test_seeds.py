@@ -25,7 +25,7 @@ def test_a_short_seed_breaks_no_promise(seed: int) -> None:
 def test_a_scenario_breaks_no_promise(name: str) -> None:
     outcome = run(SCENARIOS[name])
     assert not outcome.violations
-    counts = any(fault.kind == "writes" for fault in outcome.script.faults)
+    counts = any(fault.kind in {"writes", "stores"} for fault in outcome.script.faults)
     assert bool(outcome.counts["refused writes"]) is counts, "the faults reach the disk"
 
 

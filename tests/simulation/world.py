@@ -19,7 +19,7 @@ from typing import Any
 
 from examples.demo.history import Violation
 from tests.simulation.checking import History, check, read
-from tests.simulation.disk import Disk, Failing, under_sqlite
+from tests.simulation.disk import CALLS_OF_SQLITE, Disk, Failing, under_sqlite
 from tests.simulation.loop import Clock, Loop, Stalled
 from tests.simulation.processes import BROKE, CATEGORY, Process, RunnerProcess, RuntimeProcess
 from tests.simulation.script import RUNNER, RUNTIME, Fault, Script, Task
@@ -98,6 +98,8 @@ class World:
         for name, process in self.processes.items():
             for why in process.ended[lives[name] :]:
                 self._wrong("S1", f"the {name} ended after all was healed: {why}")
+            for why in process.wrong:
+                self._wrong("S1", f"the {name} ended: {why}")
         self.history = self._read()
         self.violations += check(self.history)
         self.stuck = [] if not self.violations else list(_awaits(self.loop))
@@ -139,7 +141,7 @@ class World:
     async def _strike(self, fault: Fault) -> None:
         await self._until(fault.at)
         self.loop.note("fault", fault)
-        if fault.process and fault.kind != "writes":
+        if fault.kind in {"crash", "death"}:
             self._kill(fault)
         elif fault.kind == "break":
             self.network.break_all()
@@ -147,8 +149,9 @@ class World:
             self.network.loses[fault.what] = fault.number
         elif fault.kind == "step":
             self.clock.ahead += timedelta(seconds=fault.seconds)
-        elif fault.kind == "writes":
-            failing = Failing(fault.process, fault.number, 0, getattr(errno, fault.what))
+        elif fault.kind in {"writes", "stores"}:
+            code, only = getattr(errno, fault.what), CALLS_OF_SQLITE if fault.kind == "stores" else ()
+            failing = Failing(fault.process, fault.number, code, only)
             with self.disk.failing(failing):
                 await self.clock.sleep(fault.seconds)
         else:
