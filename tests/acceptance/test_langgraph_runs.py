@@ -49,7 +49,9 @@ def lg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lg]:
         configure(home, graphs)
         constellation.start()
         with serving(home, graphs) as web:
-            yield Lg(constellation, web)
+            made = Lg(constellation, web)
+            yield made
+            made.http.close()
 
 
 def held(lg: Lg, thread: str) -> str:

@@ -115,7 +115,9 @@ def differs(suite: Suite, args: list[str]) -> bool:
         configure(home, graph)
         constellation.start()
         with serving(home, graph) as web:
-            run(suite, Lg(constellation, web), args)
+            lg = Lg(constellation, web)
+            lg.http.close()
+            run(suite, lg, args)
     ran, fell = failed(suite)
     groups = tomllib.loads(suite.expected.read_text())["failures"]
     expected = {name for group in groups for name in group["tests"]}
