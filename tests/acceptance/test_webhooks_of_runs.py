@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_deliveries import STEPS, add, allow, delivering, kill
+from tests.acceptance.test_deliveries import STEPS, add, allow, delivering, kill, log_of
 from tests.support.constellation import Constellation
 from tests.support.langgraph import Lg, constellation_with_web, said
 from tests.support.program import DELIVERY
@@ -51,7 +51,9 @@ def test_the_end_of_a_run_and_its_wait_arrive_signed_with_the_values(lg: Lg, hoo
         assert told.path == "/in?a=1"
         assert is_signed(told, secret)
         body = json.loads(told.body)
-        assert (body["status"], body["thread_id"], body["metadata"]) == ("success", thread, {"order": 7})
+        shown = lg.ask("GET", f"/threads/{thread}/runs/{started['run_id']}")
+        assert (body["status"], body["thread_id"], body["metadata"]["order"]) == ("success", thread, 7)
+        assert body["metadata"].items() <= shown["metadata"].items()
         assert body["values"] == lg.ask("GET", f"/threads/{thread}/state")["values"]
         lg.turn(thread)
         lg.ask("POST", "/threads", {})
@@ -100,3 +102,91 @@ def test_a_run_that_ended_while_nothing_delivered_is_told_after_the_runtime_died
     lg.constellation.start(AGENT_RUNTIME)
     with delivering(lg.constellation):
         lg.constellation.until("the webhook", lambda: hook.requests)
+
+
+UNUSABLE = (
+    *("file:///etc/passwd", "javascript:alert(1)", "ftp://127.0.0.1/", "//127.0.0.1/", "http:///in", "http:in"),
+    *(
+        "http://[x/",
+        "http://127.0.0.1:99999/",
+        "http://127.0.0.1:x/",
+        "http://a\uff0fb/",
+        "http://127.0.0.1/\u2028",
+        "http://127.0\t.0.1/",
+    ),
+)
+
+
+def test_an_address_that_no_request_can_reach_is_refused_by_its_form(lg: Lg, hook: Hook) -> None:
+    allow(lg.constellation, hook.place)
+    add(lg.constellation, "runs", "--on", "run", "--webhook", f"http://{hook.place}/")
+    place = f"/threads/{lg.thread()}/runs"
+    statuses = {url: lg.http.post(path, json=run(url)).status_code for url in UNUSABLE for path in (place, "/runs")}
+    assert statuses == dict.fromkeys(UNUSABLE, 422)
+    assert lg.ask("GET", place) == []
+
+
+def test_an_address_at_the_allowed_host_leads_nowhere_else(lg: Lg, hook: Hook) -> None:
+    allow(lg.constellation, hook.place)
+    add(lg.constellation, "runs", "--on", "run", "--webhook", f"http://{hook.place}/")
+    place, port = f"/threads/{lg.thread()}/runs", hook.place.rpartition(":")[2]
+    for url in (
+        f"{lg.url}/threads",
+        f"https://{hook.place}/",
+        f"http://localhost:{port}/",
+        f"http://127.0.0.1.example:{port}/",
+        f"http://{hook.place}\\@elsewhere.example/",
+        f"http://{hook.place}@elsewhere.example/",
+        f"http://someone:secret@{hook.place}/",
+    ):
+        assert "secret" not in lg.refused("POST", place, run(url), status=403)
+    assert lg.ask("GET", place) == []
+
+
+def test_a_host_that_the_settings_do_not_allow_gets_nothing_although_a_target_names_it(lg: Lg, hook: Hook) -> None:
+    allow(lg.constellation, hook.place)
+    add(lg.constellation, "runs", "--on", "run", "--webhook", f"http://{hook.place}/")
+    allow(lg.constellation)
+    with delivering(lg.constellation):
+        lg.ask("POST", f"/threads/{lg.thread()}/runs", run(f"http://{hook.place}/in"))
+        lg.constellation.until("it to end", lambda: [one["state"] for one in log_of(lg.constellation)] == ["given up"])
+    assert hook.requests == []
+
+
+def test_a_redirect_of_an_allowed_host_is_not_followed(lg: Lg, hook: Hook) -> None:
+    with opened(Hook()) as other:
+        allow(lg.constellation, hook.place, other.place)
+        add(lg.constellation, "runs", "--on", "run", "--webhook", f"http://{hook.place}/")
+        hook.statuses, hook.headers = [307], {"location": f"http://{other.place}/"}
+        with delivering(lg.constellation):
+            lg.ask("POST", f"/threads/{lg.thread()}/runs", run(f"http://{hook.place}/in"))
+            lg.constellation.until(
+                "the reason", lambda: [one["reason"] for one in log_of(lg.constellation)] == ["status 307"]
+            )
+        assert other.requests == []
+
+
+@pytest.mark.parametrize("odd", ["/\u00fc", "/a b?c=\u00fc d"])
+def test_an_odd_address_does_not_stop_the_deliveries_of_others(lg: Lg, hook: Hook, odd: str) -> None:
+    allow(lg.constellation, hook.place)
+    add(lg.constellation, "runs", "--on", "run", "--webhook", f"http://{hook.place}/")
+    place = f"/threads/{lg.thread()}/runs"
+    with delivering(lg.constellation):
+        first = lg.ask("POST", place, run(f"http://{hook.place}{odd}"))
+        then = lg.ask("POST", place, run(f"http://{hook.place}/in"))
+        assert arrived(lg.constellation, hook, first["run_id"]).path.isascii()
+        assert arrived(lg.constellation, hook, then["run_id"]).path == "/in"
+
+
+def test_the_end_of_a_run_is_told_although_its_thread_was_deleted(lg: Lg, hook: Hook) -> None:
+    allow(lg.constellation, hook.place)
+    add(lg.constellation, "runs", "--on", "run", "--webhook", f"http://{hook.place}/")
+    with delivering(lg.constellation):
+        pass
+    thread = lg.thread()
+    started = lg.ask("POST", f"/threads/{thread}/runs", run(f"http://{hook.place}/in"))
+    lg.ask("GET", f"/threads/{thread}/runs/{started['run_id']}/join")
+    lg.ask("DELETE", f"/threads/{thread}", status=204)
+    with delivering(lg.constellation):
+        told = json.loads(arrived(lg.constellation, hook, started["run_id"]).body)
+    assert (told["status"], told["values"]) == ("success", None)

@@ -196,14 +196,18 @@ class Settler:
         if not name:
             return []
         turn = await self._daemons.GetTurn(agents.GetTurnRequest(turn_id=row.turn_id))
-        state = await self._daemons.GetState(agents.GetStateRequest(thread_id=about["thread"]))
+        try:
+            state = await self._daemons.GetState(agents.GetStateRequest(thread_id=about["thread"]))
+            values = json.loads(state.state_json)["values"]
+        except NotFound:  # the thread was deleted
+            values = None
         run = json.loads(turn.run_json or "{}")
         told = {"run_id": row.turn_id, "thread_id": about["thread"], "status": about["status"]}
         told |= {"assistant_id": run.get("assistant_id"), "metadata": run.get("metadata") or {}}
         told |= {
             "error": turn.error or None,
             "webhook_sent_at": rfc3339(now),
-            "values": json.loads(state.state_json)["values"],
+            "values": values,
         }
         if len(text := json.dumps(told, ensure_ascii=False)) > LONGEST_ANSWER:
             text = json.dumps(told | {"values": None}, ensure_ascii=False)

@@ -17,8 +17,9 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from importlib import import_module
+from string import punctuation
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpcore2
 
@@ -102,7 +103,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Colle
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     found = await asyncio.to_thread(hosts.resolve, host, port, allowed)
-    target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+    target = quote(f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}", safe=punctuation)
     sent = {"Host": parts.netloc.rpartition("@")[2], "Content-Type": "application/json", **headers}
     if parts.username:
         pair = f"{parts.username}:{parts.password or ''}".encode()

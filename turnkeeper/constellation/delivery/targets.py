@@ -139,8 +139,12 @@ def of_run(known: Targets, url: str) -> str:
 
 def check_run(home: Home, url: str) -> str:
     """Return the name of the target that takes the webhook of a run. Raises InvalidInput, or Denied by the settings."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and url.isprintable()
+    except ValueError:
+        fits = False
+    if not fits:
         raise InvalidInput("is not an http or https URL", where="webhook")
     if not load_settings(home).delivery.enabled:
         hint = "set enabled = true below [delivery] in config.toml, then: turnkeeper up"
