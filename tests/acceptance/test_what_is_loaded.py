@@ -25,6 +25,7 @@ def load(*packages, without):
             if {"migrations", "gateway"}.isdisjoint(path.parts) and not any(map(path.match, without)):
                 importlib.import_module(".".join(path.with_suffix("").parts))
 
+CLIENT = "*/tools/supplied/servers.py"  # imported if a home names an MCP server
 PROGRAMS = "turnkeeper/constellation/__main__.py", "task_runner/__main__.py", "agent_runtime/__main__.py"
 async def serve():
     async with assemble(Home(root=Path(sys.argv[1])), Settings(), environ={}) as runtime:
@@ -39,9 +40,9 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 asyncio.run(serve())
 loaded()
-load("task_runner", "agent_runtime", "turnkeeper/constellation/supervisor", without=["*/__main__.py", "*/checkpointer/postgres.py"])
+load("task_runner", "agent_runtime", "turnkeeper/constellation/supervisor", without=["*/__main__.py", "*/checkpointer/postgres.py", CLIENT])
 loaded()
-load("turnkeeper", "task_runner", "agent_runtime", without=PROGRAMS)
+load("turnkeeper", "task_runner", "agent_runtime", without=[*PROGRAMS, CLIENT])
 loaded()
 """
 
@@ -71,6 +72,10 @@ def test_without_traces_and_scrapes_nothing_of_either_library_is_loaded_by_us(lo
 def test_a_home_of_one_machine_loads_no_driver_of_a_server(loaded: dict[str, set[str]]) -> None:
     """All of both daemons is loaded, and a runtime serves; what several machines need stays where it is."""
     assert of(loaded["served"], "psycopg", "psycopg_pool") == []
+
+
+def test_a_home_that_names_no_mcp_server_loads_no_mcp_client(loaded: dict[str, set[str]]) -> None:
+    assert of(loaded["served"], "mcp", "mcp_types") == []
 
 
 def test_no_daemon_imports_the_driver_of_a_server(loaded: dict[str, set[str]]) -> None:
