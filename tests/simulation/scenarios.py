@@ -47,13 +47,14 @@ SCENARIOS: dict[str, Script] = {
         fails=0.0,
         works_s=60.0,
     ),
-    # The runtime has accepted fires whose receipts are lost, so it receives them again.
-    "receipts are lost, and fires come twice": Script(
+    # Fires are lost on their way, and are sent again; receipts and outcomes are lost, so that accepted fires come twice.
+    "fires, receipts and outcomes are lost": Script(
         seed=2,
         tasks=_BUSY,
         faults=(
-            Fault(at=19.0, kind="lose", number=3, what="FireBatches"),
+            Fault(at=19.0, kind="lose", number=3, what="to FireBatches"),
             Fault(at=39.0, kind="lose", number=3, what="FireBatches"),
+            Fault(at=39.0, kind="lose", number=40, what="WatchTurns"),
             Fault(at=59.0, kind="lose", number=3, what="FireBatches"),
             Fault(at=62.0, kind="crash", process=RUNTIME, seconds=1.0),
             Fault(at=79.0, kind="lose", number=3, what="WatchTurns"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 RUNNER, RUNTIME = "runner", "runtime"
+LOSES = ("FireBatches", "to FireBatches", "WatchTurns", "GetTurn")
 KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "stores", "step")
 
 
@@ -19,8 +20,8 @@ class Fault:
 
     Attributes:
         kind: `crash`: the process dies now. `death`: it dies `number` callbacks later. `break`: all connections break.
-            `cut`: no connection can be made. `hang`: connections deliver nothing. `lose`: `number` answers to `what`
-            are lost, each with its connection. `writes`: every `number`-th write or sync fails with `what`. `stores`: only
+            `cut`: no connection can be made. `hang`: connections deliver nothing. `lose`: `number` answers to `what`,
+            or requests `to METHOD`, are lost, each with its connection. `writes`: every `number`-th write or sync fails with `what`. `stores`: only
             those of SQLite fail, so that envelopes still arrive. `step`: the wall clock jumps by `seconds`.
         process: the process that it strikes.
         seconds: for how long; after a crash, until the process starts again.
@@ -111,7 +112,7 @@ def _fault(drawing: random.Random, at: float, kind: str) -> Fault:
         "cut": lambda: Fault(at, kind, seconds=round(drawing.expovariate(1 / 30), 3)),
         "hang": lambda: Fault(at, kind, seconds=round(drawing.expovariate(1 / 10), 3)),
         "lose": lambda: Fault(
-            at, kind, number=drawing.randint(1, 4), what=drawing.choice(["FireBatches", "WatchTurns", "GetTurn"])
+            at, kind, number=drawing.randint(1, 4), what=drawing.choice(LOSES)
         ),
         "writes": lambda: Fault(
             at, kind, process, round(drawing.expovariate(1 / 12), 3), drawing.choice([1, 2, 3, 6, 12, 22, 30]),

@@ -62,7 +62,7 @@ def test_a_store_that_answers_before_its_commit_is_found(monkeypatch: pytest.Mon
             self._serves[number] = self._serves[number].__wrapped__
 
     monkeypatch.setattr(StepWorker, "_run", forget)
-    quiet = replace(SCENARIOS["receipts are lost, and fires come twice"], faults=())
+    quiet = replace(SCENARIOS["fires, receipts and outcomes are lost"], faults=())
     assert run(quiet).violations
 
 

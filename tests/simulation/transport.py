@@ -47,7 +47,8 @@ class Network:
         server: the service; None while no process serves.
         is_cut: True while no connection can be made.
         is_hung: True while connections take in everything and deliver nothing.
-        loses: by method: how many of the next answers are lost, each with its connection.
+        loses: by method: how many of the next answers are lost, each with its connection; or, by `to METHOD`, requests
+            of a stream.
     """
 
     def __init__(self, loop: Loop, seed: int) -> None:
@@ -70,10 +71,12 @@ class Network:
         for call in [call for call in self.calls if call.is_hung or not only_hung]:
             call.cancel()
 
-    def loses_answer(self, method: str) -> bool:
-        """Return whether the next answer to a method is lost, and count it."""
-        left = self.loses.get(method, 0)
-        self.loses[method] = max(0, left - 1)
+    def is_lost(self, what: str) -> bool:
+        """Return whether the next message of a kind is lost, and count it."""
+        left = self.loses.get(what, 0)
+        self.loses[what] = max(0, left - 1)
+        if left:
+            self.loop.note("lost", what)
         return left > 0
 
 
@@ -174,7 +177,10 @@ class Call:
     async def write(self, data: bytes) -> None:
         if self.is_broken:
             raise broken()
-        self._asked.send(bytes(data))
+        if self.network.is_lost(f"to {self.method}"):
+            self.cancel()  # the client does not learn it yet: a write only seems to succeed
+        else:
+            self._asked.send(bytes(data))
 
     async def read(self) -> Any:
         item = await self._answers.read()
@@ -216,8 +222,7 @@ class Call:
             self._answers.send(self._status(error))
 
     def _send(self, answer: Any) -> None:
-        if self.network.loses_answer(self.method):
-            self.network.loop.note("lost an answer to", self.method)
+        if self.network.is_lost(self.method):
             self.cancel()
         else:
             self._answers.send(answer.SerializeToString())

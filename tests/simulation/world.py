@@ -108,12 +108,13 @@ class World:
 
     def _read(self) -> History:
         """Return what the run left behind."""
-        steps = (fault.seconds for fault in self.script.faults if fault.kind == "step")
+        steps = [fault.seconds for fault in self.script.faults if fault.kind == "step"]
         return read(
             self.home,
             {task.name: task.every_s for task in self.script.tasks},
             paused_us=self._paused_us,
             back_us=-round(sum(min(0.0, step) for step in steps) * 1e6),
+            is_stepped=bool(steps),
             reasons=(BROKE,),
             events=self.events,
         )
