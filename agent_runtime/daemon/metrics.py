@@ -10,6 +10,7 @@ from turnkeeper.bus.event_log import count_events
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
+from turnkeeper.config.surfaces import offered
 from turnkeeper.rpc import metrics
 
 _OVER = ("succeeded", "silent", "failed", "cancelled")
@@ -60,12 +61,15 @@ class Counters:
             "direction",
             of=("input", "output"),
         )
+        self.money = metrics.Counter(
+            "turnkeeper_money", "what these tokens cost, by the price of the model, in your currency"
+        )
         self.set_aside = metrics.Counter(
             "turnkeeper_envelopes_quarantined", "envelopes that could not be read or processed"
         )
         self.all = (
             *(self.received, self.messages, self.turns, self.duration, self.asked, self.decided, self.waited),
-            *(self.calls, self.call_s, self.tokens, self.set_aside),
+            *(self.calls, self.call_s, self.tokens, self.money, self.set_aside),
         )
 
     def started(self, fields: Mapping[str, Any]) -> None:
@@ -91,6 +95,7 @@ class Counters:
         self.call_s.add(fields["took_s"])
         self.tokens.add("input", by=fields["tokens_in"])
         self.tokens.add("output", by=fields["tokens_out"])
+        self.money.add(by=(offered("money of tokens", fields["tokens_in"], fields["tokens_out"]) or 0) / 1e6)
 
     def events(self) -> dict[str, Any]:
         return {
@@ -114,6 +119,7 @@ def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> me
     """Return an exporter of the runtime's metrics that does not serve yet; None if metrics are disabled."""
     if not settings.metrics.enabled:
         return None
+    offered("prices of a home", home)
     counted = Counters(clock.monotonic)
     count_events(runtime.log, counted.events())
 

@@ -14,7 +14,7 @@ from task_runner.cli.rows import events_lines, local, note_if_idle, row_of, task
 from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, INSTANT, JSON, SCHEDULES, Field, put
 from task_runner.model.task import own_thread
 from turnkeeper import console
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -122,6 +122,9 @@ def flags() -> str:
 def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:
     limits = {}
     for key, value in tags_of(texts, flag).items():
+        if (amount := offered("amount of money", key, value)) is not None:
+            limits[key] = amount
+            continue
         if not (value.isascii() and value.isdigit() and len(value) < 16):
             raise InvalidInput(f"{value[:40]!r} is not a whole number", where=flag)
         limits[key] = int(value)

@@ -43,6 +43,7 @@ from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 _RUNTIME = "agent-runtime"
 _COMMAND = f"{PROCESS}/cli"
 _DELIVERY_S = 60.0
+_unread = partial(offered, "trouble of the calendar")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,6 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     loaded = load_settings(home)
     settings, shared, works = loaded.scheduler, loaded.store.is_shared, "runner" in loaded.node.roles
     how["entropy"], failpoints = how.get("entropy") or SystemEntropy(), Failpoints(os.environ)
-    offered("calendar of a home", home)
     entropy, (clock, store, runtime, beat) = how["entropy"], await _opened(home, loaded, daemon=daemon, **how)
     log = WatchedLog(home.logs, PROCESS, clock)
     log.changes = TaskChanges(entropy.hex(8))
@@ -131,18 +131,13 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
             works=works,
             beat=beat,
             log=log,
-            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held() or _unread(),
+            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held() or _unread() or "",
             warm_up=lambda: _warm_up(store, clock, entropy),
         )
     finally:
         await runtime.close()
         store.close()
         log.close()
-
-
-def _unread() -> str:
-    """Return why the calendar of the home cannot be read. Empty if it can, or if there is none."""
-    return offered("trouble of the calendar") or ""
 
 
 def _pruning(home: Home, store: Store, clock: Clock, log: WatchedLog, *, keep_s: float) -> Pruning:
@@ -193,6 +188,8 @@ async def _opened(
     **how: Any,
 ) -> tuple[Clock, Store, Runtime, nodes.Beat | None]:
     """Open the store. Return its clock, the store, the runtime, and the part that reports that this process runs."""
+    offered("calendar of a home", home)
+    offered("prices of a home", home)
     identity = callers.Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else callers.Identity(_COMMAND)
     at_home, socket = f" --home {shlex.quote(str(home.root))}", home.socket(_RUNTIME)
     if settings.store.is_shared:

@@ -63,6 +63,7 @@ class News(NamedTuple):
     turn_id: str
     error: str
     tokens: int = 0
+    money: int = 0
     wake_after_s: int | None = None
     said: Mapping[str, Any] = MappingProxyType({})  # the answers, for the tasks that follow
 
@@ -167,8 +168,9 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             spent = max(timedelta(0), item.at - (fire.started_at or item.at))
             moved = ledger.spending(moved, spent, item.tokens)
             turn = budgets.Ended(
-                fire=moved, at=item.at, spent=spent, tokens=item.tokens, wake_after_s=item.wake_after_s
-            )
+                fire=moved, at=item.at, spent=spent, tokens=item.tokens, money=item.money,
+                wake_after_s=item.wake_after_s,
+            )  # fmt: skip
             ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
             recorded.append(_log_record(fire, moved, item))
@@ -258,6 +260,7 @@ def _news(turn: wire.Turn | wire.TurnEvent, at: datetime, error: str) -> News:
         turn_id=turn.turn_id,
         error=error,
         tokens=turn.tokens_in + turn.tokens_out,
+        money=offered("money of tokens", turn.tokens_in, turn.tokens_out) or 0,
         wake_after_s=turn.wake_after_s if turn.HasField("wake_after_s") else None,
     )
 

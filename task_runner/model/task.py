@@ -239,12 +239,14 @@ class Usage:
 
     Attributes:
         tokens: the total input and output tokens.
+        money: what they cost, in millionths of the owner's currency; 0 without a price.
     """
 
     day: date
     turns: int = 0
     spent: timedelta = timedelta(0)
     tokens: int = 0
+    money: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,9 +13,10 @@ from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, O
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 
+MONEY = "money_per_day"  # in millionths of the owner's currency
 HOURLY = ("turns_per_hour", "tokens_per_hour")
 DEFAULT_HOURLY = {"turns_per_hour": 600}  # the hourly limit of a self-paced task whose budget sets none
-KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), *HOURLY)
+KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), MONEY, *HOURLY)
 LARGEST = 1_000_000_000_000
 _BUDGET = "budget: "  # the prefix of the reason for a pause
 _SECOND = timedelta(seconds=1)
@@ -29,6 +30,7 @@ class Ended:
         fire: the fire after the end of the turn; pending if it is retried.
         spent: how long the turn took.
         tokens: number of tokens that the turn used, in and out.
+        money: what they cost, in millionths of the owner's currency; 0 without a price.
         wake_after_s: seconds from the end of the turn to the wake that the turn asked for; None if it asked for none.
     """
 
@@ -36,6 +38,7 @@ class Ended:
     at: datetime
     spent: timedelta
     tokens: int
+    money: int = 0
     wake_after_s: int | None = None
 
 
@@ -92,7 +95,8 @@ def _too_many_failures(definition: Definition, failures: int, fire: Fire) -> str
 def _used(task: Task, turn: Ended) -> Usage:
     day = turn.at.astimezone(zone(task.definition.timezone)).date()
     before = task.usage if task.usage is not None and task.usage.day >= day else Usage(day=day)
-    return replace(before, turns=before.turns + 1, spent=before.spent + turn.spent, tokens=before.tokens + turn.tokens)
+    spent, tokens, money = before.spent + turn.spent, before.tokens + turn.tokens, before.money + turn.money
+    return replace(before, turns=before.turns + 1, spent=spent, tokens=tokens, money=money)
 
 
 def _reached(task: Task, fire: Fire) -> str:
@@ -102,6 +106,7 @@ def _reached(task: Task, fire: Fire) -> str:
         "turns_per_day": usage.turns,
         "seconds_per_day": usage.spent // _SECOND,
         "tokens_per_day": usage.tokens,
+        MONEY: usage.money,
         # A retry would need more turns than the limit allows.
         "turns_per_fire": fire.attempt - 1 if fire.outcome is Outcome.PENDING else 0,
         "seconds_per_fire": fire.spent // _SECOND,
@@ -110,5 +115,6 @@ def _reached(task: Task, fire: Fire) -> str:
     for key, limit in sorted(task.definition.budget, key=lambda one: one[0].endswith("_day")):
         if used.get(key, 0) >= limit:
             where = f"on {usage.day}" if key.endswith("_day") else f"by {fire.fire_id}"
-            return f"{_BUDGET}{key} is {limit}, {used[key]} used {where}"
+            shown = [amount / 1e6 if key == MONEY else amount for amount in (limit, used[key])]
+            return f"{_BUDGET}{key} is {shown[0]}, {shown[1]} used {where}"
     return ""

@@ -30,6 +30,8 @@ def timetable_of(definition: Definition) -> Timetable:
         InvalidInput: the schedule cannot be read.
         NotInstalled: the schedule is a recurrence rule, and that part was removed.
     """
+    # A single instant, which its author chose, fires on a day off.
+    off = offered("days off") if definition.schedule.kind in _REPEATED and not definition.ignore_calendar else ()
     return _timetable(
         definition.schedule,
         # Only `H` in a cron expression depends on the name. Tasks without an `H` share timetables.
@@ -37,16 +39,8 @@ def timetable_of(definition: Definition) -> Timetable:
         definition.timezone,
         definition.start_at,
         definition.ends_at,
-        definition.exclude + _days_off(definition),
+        definition.exclude + (off or ()),
     )
-
-
-def _days_off(definition: Definition) -> tuple[str, ...]:
-    """Return the exclusions by the home's calendar. A single instant, which its author chose, has none."""
-    if definition.ignore_calendar or definition.schedule.kind not in _REPEATED:
-        return ()
-    days: tuple[str, ...] = offered("days off") or ()
-    return days
 
 
 def kind_of(definition: Definition) -> str:

@@ -275,7 +275,7 @@ _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
     "grace": _grace,
     "overlap": _overlap,
     "expires_at": _expiry,
-    "budget": lambda given: budgets.check_budget(given.spec.budget),
+    "budget": lambda given: offered("check of prices", given.spec.budget) or budgets.check_budget(given.spec.budget),
     "thread_id": _thread,
     "agent": lambda given: check_agent(given.spec.agent) if given.spec.HasField("agent") else "agent0",
 }

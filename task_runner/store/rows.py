@@ -357,12 +357,13 @@ def acceptance_of(fire: Fire) -> dict[str, Any]:
 
 
 def _usage_of(text: str) -> Usage:
-    day, turns, us, tokens = json.loads(text)
-    return Usage(day=date.fromisoformat(day), turns=turns, spent=us * _MICROSECOND, tokens=tokens)
+    day, turns, us, tokens, *money = json.loads(text)
+    return Usage(day=date.fromisoformat(day), turns=turns, spent=us * _MICROSECOND, tokens=tokens, money=sum(money))
 
 
 def _text_of_usage(usage: Usage) -> str:
-    return json.dumps([usage.day.isoformat(), usage.turns, usage.spent // _MICROSECOND, usage.tokens])
+    money = [usage.money] if usage.money else []  # earlier versions know no money
+    return json.dumps([usage.day.isoformat(), usage.turns, usage.spent // _MICROSECOND, usage.tokens, *money])
 
 
 def _paced_thread(task: Task) -> str | None:

@@ -34,6 +34,8 @@ def tools_of_mine(constellation: Constellation, tmp_path: Path, monkeypatch: pyt
         f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n"
     )
     (tmp_path / "garden.py").write_text(GARDEN)
+    with constellation.home.config.open("a") as config:
+        config.write("\n[prices.offline]\nread = 1.25\nwritten = 10\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -397,6 +397,18 @@ class AssistantSettings(_Section):
             raise ValueError(error.what) from error
 
 
+# A whole amount is an int, because a float without a fraction is shown as a duration.
+_amount = pydantic.AfterValidator(lambda value: int(value) if value.is_integer() else value)
+Money = Annotated[float, Field(ge=0, le=1e6), _amount]
+
+
+class PriceSettings(_Section):
+    """`[prices.<model>]`: what a model costs, in your currency. Write the model as `[model] name` does, in quotes."""
+
+    read: Money = Field(0, description="of a million tokens that it reads")
+    written: Money = Field(0, description="of a million tokens that it writes")
+
+
 OF_A_SURFACE: Any = {"of_a_surface": True}  # marks the section of a part that may not be installed
 
 
@@ -421,6 +433,7 @@ class Settings(_Section):
     query: QuerySettings = Field(default_factory=QuerySettings, json_schema_extra=OF_A_SURFACE)
     folder: FolderSettings = Field(default_factory=FolderSettings, json_schema_extra=OF_A_SURFACE)
     calendar: CalendarSettings = Field(default_factory=CalendarSettings, json_schema_extra=OF_A_SURFACE)
+    prices: dict[str, PriceSettings] = Field(default_factory=dict, json_schema_extra=OF_A_SURFACE)
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
     mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)

@@ -71,6 +71,8 @@ def list_(
     request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=from_words(status), **page)
     answer = read(request)
     found = [to_json(turn) for turn in answer.turns]
+    if (price := offered("price of a home", terminal.named_home())) is not None:
+        found = [row | {"money": price.money(row["tokens_in"], row["tokens_out"]) / 1e6} for row in found]
     footer = f"{answer.total} turn{'' if answer.total == 1 else 's'}" if answer.total else "no such turns"
     if answer.next_cursor and answer.total > len(found):
         footer += f", of which {len(found)} are shown; the next: --cursor {answer.next_cursor}"

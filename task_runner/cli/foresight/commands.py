@@ -16,12 +16,10 @@ from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
-from turnkeeper.clock import SystemClock
 from turnkeeper.config.surfaces import offered, required
-from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.times import EPOCH, parse_duration, rfc3339
+from turnkeeper.times import EPOCH, parse_duration, parse_rfc3339, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
 
 
@@ -60,11 +58,12 @@ def show_prompt(chosen: Runner, task: wire.Task, output: console.Output) -> bool
             away.append(f"the last answer of {name} is not known now: {error}")
             return ""
 
-    at = texts.time(task, "next_fire_at") or rfc3339(SystemClock().now())
+    known = texts.time(task, "next_fire_at")
+    at = parse_rfc3339(known) if known else time_of("0s", "--rendered", task.spec.timezone)
     text = required("rendered prompt", task.spec.prompt, task, at, answer)
-    row = {"name": task.spec.name, "at": at, "prompt": text}
+    row = {"name": task.spec.name, "at": rfc3339(at), "prompt": text}
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        typer.echo(plain(text))
+        console.say(text)
     else:
         console.show_record(row, output, name_key="name", lines=[])
     for note in away:

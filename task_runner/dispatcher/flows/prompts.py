@@ -17,9 +17,6 @@ from task_runner.model.task import HOSTED, Definition, Fire, replace
 from task_runner.timetable import zone
 from turnkeeper.config.json_text import as_data, read_object
 from turnkeeper.errors import InvalidInput
-from turnkeeper.times import parse_rfc3339
-from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
-from turnkeeper.v1 import schedules_pb2 as wire
 
 MOST = 20  # variables in one prompt
 LAST = "last.answer"
@@ -74,7 +71,7 @@ def with_event(prompt: str, event: Event) -> str:
     return "" if filled == prompt else filled
 
 
-def as_asked(definition: Definition, request: wire.RunTaskRequest) -> Definition:
+def as_asked(definition: Definition, request: Any) -> Definition:
     """Return a task's definition for one run, with the prompt, the input and the values that the request gives.
 
     Raises InvalidInput if the prompt has no such variable, or a value is not valid.
@@ -100,7 +97,7 @@ def as_asked(definition: Definition, request: wire.RunTaskRequest) -> Definition
     return replace(asked, prompt=_filled(asked.prompt, lambda one: given.get(one.name)))
 
 
-def completed(request: runtime_wire.FireRequest, fire: Fire) -> str:
+def completed(request: Any, fire: Fire) -> str:
     """Return the prompt of a fire as it is sent, each time the same. The runtime fills in the marks of last answers."""
     at = fire.nominal_at.astimezone(zone(request.timezone or "UTC"))
     known = {"time": at.isoformat(timespec="seconds"), "date": at.date().isoformat(), LAST: mark(request.task_id)}
@@ -126,14 +123,14 @@ def variables(prompt: str) -> Iterator[Variable]:
     return (_variable(match) for match in _OPEN.finditer(prompt) if not match[1] and match[2])
 
 
-def rendered(prompt: str, task: Any, at: str, answer: Callable[[str], str]) -> str:
+def rendered(prompt: str, task: Any, at: Any, answer: Callable[[str], str]) -> str:
     """Return the prompt of a task with the values as they would be now. Values of events stay variables.
 
     Args:
-        at: the time of the fire, in RFC 3339.
+        at: the time of the fire, an aware datetime.
         answer: returns the last answer of the task with a name.
     """
-    here = parse_rfc3339(at).astimezone(zone(task.spec.timezone))
+    here = at.astimezone(zone(task.spec.timezone))
     times = {"time": here.isoformat(timespec="seconds"), "date": here.date().isoformat()}
     sources = {LAST: task.spec.name, **{f"answers.{name}": name for name in names_before(task.spec.filters)}}
 

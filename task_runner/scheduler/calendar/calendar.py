@@ -7,7 +7,6 @@ unreadable, those days count, and `status` names the error.
 
 import hashlib
 import json
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from task_runner.timetable import check_excluded, zone
@@ -67,7 +66,7 @@ def trouble() -> str:
     return _Used.calendar.trouble
 
 
-def read(home: Home, now: datetime) -> Calendar:
+def read(home: Home, now: Any) -> Calendar:
     """Return the calendar of a home: its file, or else the days that were kept when the file was last readable."""
     said = said_in(home.config, "calendar")
     file = said.get("file", "") if isinstance(said, dict) else ""

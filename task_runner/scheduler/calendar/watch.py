@@ -5,7 +5,6 @@ from typing import Any
 
 from task_runner.scheduler.calendar import calendar
 from task_runner.scheduler.planning import LARGEST_BATCH, plan_tasks
-from turnkeeper.errors import TurnkeeperError
 
 _Stamp = tuple[Any, ...]
 
@@ -38,7 +37,7 @@ class Watch:
         before, log = calendar.current(), self._runner.log
         try:
             found = await asyncio.to_thread(calendar.use, self._home)
-        except TurnkeeperError as error:  # config.toml cannot be read now
+        except Exception as error:  # noqa: BLE001  config.toml cannot be read now; recorded
             log.emit("calendar.unreadable", reason=str(error)[:500])
             self._seen = stamp
             return

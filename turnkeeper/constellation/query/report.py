@@ -193,6 +193,7 @@ def _span(name: str, row: Row, count: int, what: str) -> Bar:
 def _tokens(row: Row, by: str) -> Bar:
     read, wrote = row["tokens_in"] or 0, row["tokens_out"] or 0
     turns = f"{row['turns']:,} turn{'' if row['turns'] == 1 else 's'}"
+    turns += f", {row['money']:,.2f} in money" if "money" in row else ""
     return Bar(row[by], [("more", read, f"{read:,} read"), ("open", wrote, f"{wrote:,} written")], turns)
 
 

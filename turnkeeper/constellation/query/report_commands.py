@@ -10,6 +10,7 @@ import typer
 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console import home, note
 from turnkeeper.console.unseen import as_json
 from turnkeeper.constellation.query.report import QUESTIONS, page
@@ -50,6 +51,9 @@ def report(
     if begin >= end:
         raise InvalidInput("must be in the past", where="--since")
     answers, notes = _answers(place, begin, end)
+    if (price := offered("price of a home", place)) is not None:
+        for row in (*answers["turns"], *answers["days"]):
+            row["money"] = price.money(row["tokens_in"] or 0, row["tokens_out"] or 0) / 1e6
     if output is Format.JSON:
         text = as_json({"since": begin, "until": end, **answers, "notes": notes}, indent=2) + "\n"
     else:

@@ -70,6 +70,10 @@ SENTENCES = {
     "fire.heard": f"the agent runtime said that the turn of {_OF_TASK} is now {{state}}; the task runner waits for its "
     "store to write that down.",
     "event.heard": "the task runner heard of the event {name}[ in turn {turn_id}], and waits for its store.",
+    "calendar.changed": "the task runner planned {tasks} tasks again: the calendar {file} has {days} days off now.",
+    "calendar.unreadable": "the task runner cannot read the calendar: {reason}.",
+    "folder.unreadable": "the task runner cannot watch all files of the folder {name}: {reason}.",
+    "folder.readable": "the task runner watches all files of the folder {name} again.",
     "outage.began": "the task runner could no longer reach the agent runtime.",
     "outage.ended": "the task runner reached the agent runtime again.",
     "runtime.refused": "the agent runtime refused to take fires from the task runner: {reason}.",

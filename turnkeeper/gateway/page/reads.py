@@ -92,6 +92,7 @@ class Reads:
         return await self._shell.page(
             request, "tokens.html", title="Tokens", days=days, choices=DAYS, problem=problem, task=name,
             by_day=[by_day.get(day, (day, 0, 0, 0)) for day in dates], by_task=views.by(spent, "name"),
+            price=await self._shell.answers.price(),
         )  # fmt: skip
 
     async def decisions(self, request: Request) -> Response:

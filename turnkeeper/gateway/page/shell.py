@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console.unseen import counted, in_words
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
@@ -158,6 +159,10 @@ class Answers:
         """Return the tokens of turns since then, by day and task. Raises TurnkeeperError."""
         url = self._gateway.settings.store.shared_url
         return list(await self._stored(f"spent {since}", partial(stores.spent, self._gateway.home, url, since)))
+
+    async def price(self) -> Any:
+        """Return the price of the home's model. None if its settings have none."""
+        return await asyncio.to_thread(offered, "price of a home", self._gateway.home)
 
     async def _stored(self, name: str, read: Callable[[], Any]) -> Any:
         """Return the rows that a function reads in a store, or raise Unreachable after READ_S."""

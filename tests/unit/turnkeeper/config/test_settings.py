@@ -12,6 +12,7 @@ from turnkeeper.config.settings import (
     AgentSettings,
     AssistantSettings,
     McpServerSettings,
+    PriceSettings,
     Settings,
     effective,
     load_settings,
@@ -52,7 +53,7 @@ def test_every_documented_key_can_be_uncommented(home: Home) -> None:
     is_key = [line.startswith("# [") or (" = " in line and line[:2] == "# " and line[2].islower()) for line in lines]
     home.config.write_text("\n".join(line[2:] if key else line for line, key in zip(lines, is_key, strict=True)))
     named = {"agents": {"agent0": AgentSettings()}, "assistants": {"NAME": AssistantSettings()}}
-    named |= {"mcp_servers": {"NAME": McpServerSettings()}}
+    named |= {"mcp_servers": {"NAME": McpServerSettings()}, "prices": {"NAME": PriceSettings()}}
     assert load_settings(home) == Settings().model_copy(update=named)
 
 

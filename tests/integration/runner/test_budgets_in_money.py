@@ -1,0 +1,66 @@
+"""A budget in money: what turns cost by the price of the model, kept by day, also over a new start of the runner."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.config.home import Home
+from turnkeeper.config.prices import prices
+from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
+
+PRICED = '[model]\nname = "openai:small"\n[prices."openai:small"]\nread = 1.25\nwritten = 10\n'
+MONEY = {"money_per_day": 2_500_000}  # 2.50
+
+
+@pytest.fixture
+def price(rig: Rig) -> Iterator[None]:
+    rig.home.config.write_text(PRICED)
+    prices.use(rig.home)
+    yield
+    rig.home.config.unlink()
+    prices.use(Home(root=rig.home.root / "none"))
+    prices._Used.price = None
+
+
+async def spend(rig: Rig, peer: Peer, count: int, tokens_in: int, tokens_out: int) -> None:
+    """Let the next fire's turn succeed, with these tokens."""
+    await rig.service.run_task(wire.RunTaskRequest(name="digest"))
+    await rig.trail.saw("fire.accepted", count)
+    peer.now = rig.clock.now
+    fire_id = peer.received[-1].fire_id
+    await peer.play(fire_id, State.STARTED)
+    await peer.play(fire_id, State.SUCCEEDED, tokens_in=tokens_in, tokens_out=tokens_out)
+    await rig.trail.saw("fire.settled", count)
+
+
+async def test_the_money_of_a_day_pauses_the_task_until_the_next_day(rig: Rig, peer: Peer, price: None) -> None:
+    await rig.create(budget=MONEY)
+    async with rig.running():
+        await spend(rig, peer, 1, 400_000, 100_000)  # 0.50 + 1.00
+        assert (await rig.task()).state == "active"
+    again = rig.again()
+    async with again.running():
+        await spend(again, peer, 1, 0, 100_000)
+        await again.trail.saw("task.paused")
+        task = await again.task()
+    await again.close()
+    assert task.paused_note == "budget: money_per_day is 2.5, 2.5 used on 2026-03-02"
+    assert task.paused_until.ToDatetime().isoformat() == "2026-03-03T00:00:00"
+
+
+async def test_a_changed_price_counts_from_then_on(rig: Rig, peer: Peer, price: None) -> None:
+    await rig.create(budget=MONEY)
+    async with rig.running():
+        await spend(rig, peer, 1, 400_000, 0)  # 0.50
+        rig.home.config.write_text(PRICED.replace("1.25", "25.0"))
+        await spend(rig, peer, 2, 100_000, 0)  # 2.50
+        await rig.trail.saw("task.paused")
+        assert (await rig.task()).paused_note.startswith("budget: money_per_day is 2.5, 3.0 used")
+
+
+async def test_without_a_price_a_budget_in_money_is_refused(rig: Rig) -> None:
+    with pytest.raises(InvalidInput, match="money_per_day needs the price of the model"):
+        await rig.create(budget=MONEY)

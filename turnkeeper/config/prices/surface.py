@@ -1,0 +1,15 @@
+"""What turns cost: a price per model, money in reports, and a budget in money."""
+
+from turnkeeper.config.surfaces import Surface
+
+SURFACE = Surface(
+    name="prices",
+    settings=("prices",),
+    offers={
+        "prices of a home": "turnkeeper.config.prices.prices:use",
+        "check of prices": "turnkeeper.config.prices.prices:check",
+        "amount of money": "turnkeeper.config.prices.prices:amount_of",
+        "price of a home": "turnkeeper.config.prices.prices:price_of",
+        "money of tokens": "turnkeeper.config.prices.prices:money_of",
+    },
+)
