@@ -140,6 +140,22 @@ const flows = {
     found.isNew = getMessages(again.head.values).at(-1).id !== answer;
     return found;
   },
+  async ownState() {
+    // A state without messages: answer a question with one of its options, edit the input, run steps again.
+    const { getBranchContext } = await import(`./node_modules/langgraph-sdk-${major}/dist/ui/branching.js`);
+    const { thread_id } = await client.threads.create();
+    const wait = (payload) => client.runs.wait(thread_id, "agent0", payload);
+    await all(client.runs.stream(thread_id, "agent0", { input: { topic: "which" }, streamMode: ["values", "updates"] }));
+    const asked = Object.values((await client.threads.get(thread_id)).interrupts)[0][0].value;
+    const answered = await wait({ command: { resume: asked.options[1] } });
+    const before = await client.threads.getHistory(thread_id, { limit: 100 });
+    const inside = before.map((state) => state.next[0]).filter((name) => name && name !== "__start__").reverse();
+    const edited = await wait({ input: { topic: "pipes" }, checkpoint: before.at(-1).checkpoint });
+    const again = await wait({ input: null, checkpoint: before.find((state) => state.next[0] === "publish").checkpoint });
+    const { branchByCheckpoint } = getBranchContext("", await client.threads.getHistory(thread_id, { limit: 100 }));
+    const branches = Math.max(...Object.values(branchByCheckpoint).map((one) => one.branchOptions.length));
+    return { asked, answered, inside: [...new Set(inside)], edited, again, branches };
+  },
   async follow() {
     const events = await all(client.runs.stream(argument, "agent0", { input: said("Hello", "followed"), streamMode: ["values"] }));
     return { last: events.at(-1).event, messages: events.filter((one) => one.event === "values").at(-1).data.messages.length };

@@ -99,6 +99,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/acceptance/test_forms_of_graphs.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
     "tests/acceptance/test_how_do_i.py": "a page of commands, typed into one home",
     "tests/acceptance/test_keys.py": "the key files of one home",
+    "tests/acceptance/test_graphs_without_messages.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
     "tests/acceptance/test_webhooks_of_runs.py": "how runs reach the outbox; its rows on a server: test_deliveries.py",
     "tests/acceptance/test_runs_that_begin_later.py": "kills one machine's processes; a task's fires on a server: test_several_machines.py",
     "tests/acceptance/test_langgraph_runs.py": "the queue of one machine's runtime",

@@ -1,0 +1,183 @@
+"""A graph whose state has no messages, from a topic to a report: by schedule while it is killed, and in clients."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from operator import add
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.pregel.remote import RemoteGraph
+
+from tests.acceptance.test_langgraph_clients import BY_NODE, MAJORS, play, until_reachable
+from tests.acceptance.test_mcp_clients import ask, http_client
+from tests.support.constellation import AGENT_RUNTIME
+from tests.support.langgraph import Lg
+from tests.support.machines import constellation_on, new_home
+from tests.support.web import configure, serving
+from turnkeeper.rpc.process import VARIABLE
+
+pytestmark = pytest.mark.process
+STEPS = ["plan", "draft", "publish"]
+GRAPH = """
+import os
+import signal
+from operator import add
+from pathlib import Path
+from typing import Annotated, TypedDict
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+class State(TypedDict, total=False):
+    topic: str
+    done: Annotated[list[str], add]
+    report: str
+
+def begins(step: str, topic: str) -> None:
+    "Write down that a step began; if the topic says so, the process is killed in it, the first time."
+    log = Path(__file__).parent / topic
+    told = log.read_text().split() if log.exists() else []
+    log.write_text(" ".join([*told, step]))
+    if topic == f"killed-in-{step}" and step not in told:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def plan(state: State) -> State:
+    begins("plan", state["topic"])
+    return {"done": ["plan"]}
+
+def draft(state: State) -> State:
+    begins("draft", state["topic"])
+    if state["topic"] == "which":
+        return {"topic": interrupt({"question": "Which?", "options": ["old", "new"]}), "done": ["draft"]}
+    return {"done": ["draft"]}
+
+def publish(state: State) -> State:
+    begins("publish", state["topic"])
+    return {"report": f"about {state['topic']}", "done": ["publish"]}
+
+builder = StateGraph(State)
+builder.add_sequence([plan, draft, publish])
+builder.add_edge(START, "plan")
+graph = builder.compile()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("graph")
+
+
+@pytest.fixture(scope="module")
+def lg(folder: Path) -> Iterator[Lg]:
+    file = folder / "reporting.py"
+    file.write_text(GRAPH)
+    graph = f"[agents.agent0]\ngraph = {json.dumps(f'{file}:graph')}\n"
+    with new_home() as home, constellation_on(None, home) as constellation:
+        configure(home, graph)
+        constellation.start()
+        with serving(home, graph) as web:
+            made = Lg(constellation, web)
+            yield made
+            made.http.close()
+
+
+@pytest.mark.parametrize("place", ["accepted", "claimed", "started", "finished", "recorded"])
+def test_a_death_around_a_scheduled_run_loses_and_doubles_nothing(lg: Lg, place: str) -> None:
+    thread = scheduled(lg, place)
+    lg.constellation.kill(AGENT_RUNTIME)
+    lg.constellation.start(AGENT_RUNTIME, **{VARIABLE: f"runtime.{place}"})
+    lg.constellation.attempt("task-runner", "run", place)
+    is_done_once_after_a_death(lg, thread, place)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_in_a_step_repeats_that_step_alone(lg: Lg, folder: Path, step: str) -> None:
+    topic = f"killed-in-{step}"
+    thread = scheduled(lg, topic)
+    lg.constellation.attempt("task-runner", "run", topic)
+    is_done_once_after_a_death(lg, thread, topic)
+    at = STEPS.index(step)
+    assert (folder / topic).read_text().split() == [*STEPS[: at + 1], *STEPS[at:]]
+
+
+def scheduled(lg: Lg, topic: str) -> str:
+    """Make a task of this name whose input is a topic. Return its thread."""
+    thread = lg.thread()
+    lg.cron(thread, input={"topic": topic}, metadata={"name": topic})
+    return thread
+
+
+def is_done_once_after_a_death(lg: Lg, thread: str, name: str) -> None:
+    lg.constellation.until_dead(AGENT_RUNTIME)
+    lg.constellation.start(AGENT_RUNTIME)
+    until_reachable(lg)
+    (entry,) = lg.constellation.until_outcome(name, "succeeded")
+    assert lg.constellation.history(name) == [entry]
+    wanted = {"topic": name, "done": STEPS, "report": f"about {name}"}
+    assert lg.ask("GET", f"/threads/{thread}/state")["values"] == wanted
+    (run,) = lg.ask("GET", f"/threads/{thread}/runs")
+    assert (run["run_id"], run["status"]) == (entry["turn_id"], "success")
+    (turn,) = (one for one in lg.constellation.conversation() if one["turn_id"] == entry["turn_id"])
+    assert [one["role"] for one in turn["messages"]].count("trigger") == 1
+    assert f"about {name}" in json.dumps(turn)
+    assert lg.constellation.violations(drained=False) == []
+
+
+async def test_the_report_of_a_scheduled_run_is_read_over_mcp(lg: Lg) -> None:
+    scheduled(lg, "pumps")
+    lg.constellation.command("task-runner", "run", "pumps")
+    lg.constellation.until_outcome("pumps", "succeeded")
+    async with http_client(lg.web, lg.keys["read"], "auto") as to:
+        told = json.dumps(await ask(to, "conversation_read", channel="general"))
+    assert "about pumps" in told
+
+
+@pytest.mark.client
+@BY_NODE
+@pytest.mark.parametrize("major", MAJORS)
+def test_the_javascript_sdk_answers_edits_and_runs_again_a_state_without_messages(lg: Lg, major: str) -> None:
+    saw = play(lg, major, "ownState")
+    assert saw["asked"] == {"question": "Which?", "options": ["old", "new"]}
+    assert saw["answered"] == {"topic": "new", "done": STEPS, "report": "about new"}
+    assert saw["edited"] == {"topic": "pipes", "done": STEPS, "report": "about pipes"}
+    assert saw["again"] == saw["answered"], "the steps after a state of the branch before"
+    assert (saw["inside"], saw["branches"]) == (["plan", "draft", "publish"], 2)
+
+
+class Outer(TypedDict, total=False):
+    topic: str
+    done: Annotated[list[str], add]
+    report: str
+    title: str
+
+
+@pytest.fixture
+async def client(lg: Lg) -> AsyncIterator[Any]:
+    async with lg.client() as found:
+        yield found
+
+
+def outer(client: Any, **how: Any) -> Any:
+    """Return a graph of another program, of which a node is our graph."""
+    builder = StateGraph(Outer)
+    builder.add_node("ours", RemoteGraph("agent0", client=client))
+    builder.add_node("title", lambda state: {"title": state["report"].upper()})
+    builder.add_edge(START, "ours")
+    builder.add_edge("ours", "title")
+    return builder.compile(**how)
+
+
+async def test_a_graph_of_another_program_has_ours_as_a_node(client: Any) -> None:
+    found = await outer(client).ainvoke({"topic": "pumps"})
+    assert (found["report"], found["title"]) == ("about pumps", "ABOUT PUMPS")
+    told = [one async for one in outer(client).astream({"topic": "pumps"}, stream_mode="updates", subgraphs=True)]
+    inner = [list(data) for place, data in told if place]
+    assert inner == [[step] for step in STEPS]
+
+
+async def test_a_question_of_our_graph_reaches_the_person_at_the_other_program(client: Any) -> None:
+    graph, config = outer(client, checkpointer=InMemorySaver()), {"configurable": {"thread_id": "outer"}}
+    asked = await graph.ainvoke({"topic": "which"}, config)
+    assert asked["__interrupt__"][0].value == {"question": "Which?", "options": ["old", "new"]}
