@@ -72,6 +72,7 @@ LEFT_OUT = {  # fields of a message that its JSON leaves out
     "ConversationTurn": {"speech", "number", "cursor"},
     "Page": {"queued"},
     "TriggerMark": {"first_nominal_at", "last_nominal_at", "timezone"},
+    "Thread": {"run_json"},
     "Turn": {"state", "sequence", "wake_after_s", "run_json"},
 }
 _ONLY_IF_SET = {("Message", "tool_calls"), ("Message", "tool_call_id")}
