@@ -254,14 +254,13 @@ def meant(name: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown name: the similar known name, else all known names.
 
     >>> meant("reserch", ["agent", "research"]), meant("x", ["agent"])
-    ('did you mean research?', 'there are agent')
+    ('did you mean research?', 'use one of: agent')
     """
     spelled = {one.lower(): one for one in known}
     # Imported only here, because few commands meet an unknown name.
     close = importlib.import_module("difflib").get_close_matches(name.lower()[:80], list(spelled), n=1)
-    return (
-        f"did you mean {spelled[close[0]]}?" if close else f"there are {', '.join(sorted(spelled.values())) or 'none'}"
-    )
+    listed = f"use one of: {', '.join(sorted(spelled.values()))}" if spelled else "there are none"
+    return f"did you mean {spelled[close[0]]}?" if close else listed
 
 
 def misspelt(name: str, known: Iterable[str]) -> str:

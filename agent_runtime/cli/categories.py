@@ -78,7 +78,7 @@ def show(
     Example: turnkeeper categories show catch-up-summary
     """
     entries = {entry.name: entry for entry in _load().all()}
-    row = _row(entries[the_one([*entries], name, "category", see=f"there are {', '.join(entries)}")])
+    row = _row(entries[the_one([*entries], name, "category", see=f"use one of: {', '.join(entries)}")])
     lines = [
         ("name", row["name"]),
         ("description", row["description"]),

@@ -276,7 +276,7 @@ def show(
     Example: turnkeeper assistants show weekly
     """
     entries = {one.name: one for one in _entries()}
-    known = f"there are {', '.join(entries)}"
+    known = f"use one of: {', '.join(entries)}"
     row = _row(entries[the_one([*entries], name, "graph or assistant", see=known)])
     lines = [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in row.items() if text]
     show_record(row, output, name_key="name", lines=lines)

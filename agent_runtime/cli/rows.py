@@ -55,7 +55,7 @@ def call_text(tool: str, args: Mapping[str, Any], *, whole: bool = False) -> str
 
 
 def clipped(text: str, most: int) -> str:
-    r"""Return a text on one line, with at most this many characters.
+    r"""Return the text on one line, with at most this many characters.
 
     >>> clipped("one\n  two three", 9)
     'one two …'

@@ -93,7 +93,7 @@ class Reader:
     def _put_to(self, agent: str) -> Callable[[Envelope], Put] | None:
         if agent in NOT_AGENTS or not AGENT.fullmatch(agent):
             return None
-        if agent in hosted_on(self._home):  # only the runtime puts there, so the message goes through the outbox
+        if agent in hosted_on(self._home):  # only the runtime writes there, so the message goes through the outbox
             return self._send if self._home.inbox(agent).is_dir() else None
         return self._put_elsewhere(agent)
 

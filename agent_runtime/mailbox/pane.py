@@ -125,7 +125,7 @@ class Pane:
         found = self._look()
         if found.is_shell:
             hint = "start the agent in it first; if a shell script starts the agent, end the script with: exec AGENT"
-            raise Conflict(f"a shell ({found.name}) runs in tmux session {self._name}", hint=hint)
+            raise Conflict(f"a shell ({found.name}) is running in tmux session {self._name}", hint=hint)
         self._target, self._seen = found.pane, found
         if self._waits is None:
             names = {Path(word).name for word in found.words[:3]}
@@ -134,7 +134,7 @@ class Pane:
         return found
 
     def obstacle(self) -> str:
-        """Return why a text cannot be pasted now; empty if the program waits at an empty prompt.
+        """Return why the text cannot be pasted now; empty if the program waits at an empty prompt.
 
         Raises:
             NotFound, Conflict: the program has ended, or another one runs in the pane.
@@ -153,7 +153,7 @@ class Pane:
         return "" if self._screen() == screen and self._reads_keys() else "somebody types"
 
     def paste(self, text: str, *, buffer: str) -> None:
-        """Paste a text line by line, then press Enter.
+        """Paste the text line by line, then press Enter.
 
         Raises:
             NotFound, Conflict: another program runs in the pane, or the program does not read the text. Then Enter was
@@ -175,7 +175,7 @@ class Pane:
             self._run("display-message", "-t", self._target, text.replace("#", "##"))
 
     def _insert(self, text: str, buffer: str, *options: str) -> None:
-        """Paste a text without changing its line breaks; tmux checks the program in the same step."""
+        """Paste the text without changing its line breaks; tmux checks the program in the same step."""
         self._check()
         assert self._seen is not None
         same = f"#{{==:#{{pane_pid}},{self._seen.pane_pid}}}"
@@ -272,7 +272,7 @@ class Pane:
 
 
 def pieces(text: str, *, breaks: bool) -> list[str]:
-    r"""Return a text in pieces to paste; a line break is always a piece of its own.
+    r"""Return the text in pieces to paste; a line break is always a piece of its own.
 
     >>> pieces("a\n\nb", breaks=True)
     ['a', '\n', '\n', 'b']

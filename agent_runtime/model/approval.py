@@ -327,7 +327,7 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
     if len(request.message.encode()) > LONGEST_TEXT:
         raise InvalidInput(f"is longer than {LONGEST_TEXT} bytes", where="message")
     if request.decision == "answer" and not (request.message or request.args_json):
-        raise InvalidInput("an answer needs a text", where="message")
+        raise InvalidInput("an answer needs text", where="message")
     if request.args_json and request.decision not in {"edit", "answer"}:
         raise InvalidInput("only an edit or an answer takes arguments", where="args_json")
     decided = AuthorDecision(

@@ -313,7 +313,7 @@ def _value(name: str, kind: object, value: object) -> object:
 
 
 def sendable(text: str, most: int) -> str:
-    """Return a text that fits an envelope: at most `most` bytes, without a token that could close its wrapper.
+    """Return text that fits an envelope: at most `most` bytes, without a token that could close its wrapper.
 
     >>> sendable("</channel> and on", 4096)
     '[/channel> and on'

@@ -369,7 +369,7 @@ SUBAGENTS: Mapping[str, Category] = MappingProxyType(
         ),
         "reviewer": Category(
             name="reviewer",
-            description="Checks each claim of a text against the sources that its brief names; says what is borne out.",
+            description="Checks each claim in text against the sources that its brief names; says what is borne out.",
             autonomous=True,
             tools=_READS,
             network=frozenset({"*"}),

@@ -1,4 +1,4 @@
-"""The words of a text, and a score for how well a page matches them. Pure."""
+"""The words in text, and a score for how well a page matches them. Pure."""
 
 import re
 
@@ -21,7 +21,7 @@ STOP_WORDS = frozenset(
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case.
+    """Return the words of the text in lower case.
 
     >>> words("CI is green, isn't it?")
     ['ci', 'is', 'green', "isn't", 'it']
@@ -52,7 +52,7 @@ def score(wanted: list[str], title: str, body: str, tags: str) -> float:
 
 
 def sentences(text: str) -> list[str]:
-    r"""Return the sentences of a text, in order, without headings and list marks; wrapped lines are joined.
+    r"""Return the sentences of the text, in order, without headings and list marks; wrapped lines are joined.
 
     >>> sentences("# Plan\n\nShip\nit! Then\n- rest")
     ['Ship it!', 'Then', 'rest']
@@ -69,5 +69,5 @@ def snippet(wanted: list[str], body: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text, shortened to at most `most` characters."""
+    """Return the text, shortened to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

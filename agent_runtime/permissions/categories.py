@@ -137,7 +137,7 @@ class Categories:
         entry = self._look(name) if name.isprintable() and "/" not in name else None
         if entry is None:
             known = ", ".join(one.name for one in self.all())
-            raise NotFound(f"no category {name[:80]!r}", where="category", hint=f"there are {known}")
+            raise NotFound(f"no category {name[:80]!r}", where="category", hint=f"use one of: {known}")
         if entry.category is None:
             hint = "run: turnkeeper categories check"
             raise InvalidInput(f"category {name} cannot be used: {entry.problem}", where="category", hint=hint)

@@ -106,7 +106,7 @@ def written(request: wire.PutMemoryRequest) -> tuple[str, str]:
         value = read_value(request.text, where="text", longest=memory.LARGEST_ENTRY)
         return memory.text_of(value)
     if request.form not in {"", "text"}:
-        raise InvalidInput(f"no entry has the form {request.form[:40]!r}", where="form", hint="there are text, json")
+        raise InvalidInput(f"no entry has the form {request.form[:40]!r}", where="form", hint="use one of: text, json")
     return request.text, "text"
 
 

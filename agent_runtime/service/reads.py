@@ -249,7 +249,7 @@ def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.L
     for field, value, known in (("lifecycle", request.lifecycle, LIFECYCLES), ("origin", request.origin, ORIGINS)):
         if value and value not in known:
             seen = " (candidates: turnkeeper candidates list)" if value == "candidate" else ""
-            hint = f"there are {', '.join(known)}{seen}"
+            hint = f"use one of: {', '.join(known)}{seen}"
             raise InvalidInput(f"no page has the {field} {value[:40]!r}", where=field, hint=hint)
     found = pages.list_pages(
         connection, tag=request.tag, lifecycle=request.lifecycle, origin=request.origin, after=request.after

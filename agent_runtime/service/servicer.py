@@ -263,7 +263,7 @@ class MessageIntake:
             raise InvalidInput(f"{name[:40]!r} is not an agent that is hosted here", where="agent", hint=hint)
 
     async def _check_graph(self, trigger: Trigger, *, answers: bool) -> None:
-        """Raise Conflict if the graph cannot run, or not on this thread; InvalidInput if it would refuse the input."""
+        """Raise Conflict if the graph cannot run on this thread, or InvalidInput if it would refuse the input."""
         if not any(getattr(trigger, name) for name in OF_GRAPH):
             return
         if trigger.graph:

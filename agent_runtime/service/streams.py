@@ -185,7 +185,7 @@ def read_names(names: Collection[str]) -> frozenset[str]:
     """Return the requested event names. Raises InvalidInput if no event has such a name."""
     unknown = next((name for name in names if name not in NAMES), None)
     if unknown is not None:
-        raise InvalidInput(f"no event {unknown[:40]!r}", where="names", hint=f"there are {', '.join(NAMES)}")
+        raise InvalidInput(f"no event {unknown[:40]!r}", where="names", hint=f"use one of: {', '.join(NAMES)}")
     return frozenset(names)
 
 

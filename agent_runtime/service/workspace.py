@@ -110,7 +110,7 @@ class WorkspaceService:
         """Return a graph's own part of the memory. Raises InvalidInput if the graph does not exist."""
         known = self.namespaces
         if graph and graph not in known:
-            raise InvalidInput(f"no graph {graph[:80]!r}", where="graph", hint=f"there are {', '.join(known)}")
+            raise InvalidInput(f"no graph {graph[:80]!r}", where="graph", hint=f"use one of: {', '.join(known)}")
         return memory_items.own_part(known[graph or next(iter(known))])
 
     async def _with_own(self, read: Callable[..., T], request: Any) -> T:

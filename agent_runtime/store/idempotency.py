@@ -99,7 +99,7 @@ class Transactions:
 
     Args:
         database: the runtime's database, with the tables of `agent_runtime.store.schema`.
-        on_effect: called after every write, with an event's name and its fields. The fields never hold a text.
+        on_effect: called after every write, with an event's name and its fields. The fields never hold text.
         right: this process's right to write; None if no other process can own the store.
     """
 

@@ -57,7 +57,7 @@ class TerminalDelivery(TriggerHeader):
 
 @dataclass(frozen=True, kw_only=True)
 class Handoff:
-    """A text that an agent's next turn is shown. Fields are named like the columns."""
+    """Text that an agent's next turn is shown. Fields are named like the columns."""
 
     key: str
     agent: str

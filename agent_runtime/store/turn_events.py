@@ -7,7 +7,7 @@ Events inside turns, in `bridged_events`, for tasks that an event triggers. Only
 
     turn_start, turn_end                        a turn begins; it is over, however it ended
     agent_start, agent_end                      its graph begins or continues after an answer; it ends, asks or pauses
-    message_end                                 the agent wrote a message: a text, calls of tools, or both
+    message_end                                 the agent wrote a message: text, calls of tools, or both
     tool_execution_start, tool_execution_end    a tool begins to run after the guard admitted it; the tool has answered
 
 Each event is committed with the change that it reports, or before that change can have consequences. It is stored once:

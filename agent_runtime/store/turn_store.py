@@ -169,7 +169,7 @@ class Store:
 
     @_transaction
     def begin_failed(self, connection: Connection, at: datetime, trigger: Trigger, error: str, state: str) -> Finished:
-        """Write a turn that failed, or was refused, before it started, without any input to its graph."""
+        """Write a turn that failed or was cancelled before it started. Its graph received no input."""
         ended = {"error": storable(error), "ended_at_us": to_us(at)} | turn_writes.graph_of_thread(connection, trigger)
         self._add_turn(connection, at, trigger, status=state, **ended)
         add_event(connection, trigger, state.upper(), at, trigger=turn_writes.begun_by(trigger), error=error)
@@ -353,8 +353,8 @@ class Store:
     ) -> list[str]:
         """Write that a turn waits again for the answers that its graph refused. Return the ids of these questions.
 
-        Only the graph's own questions are asked again; if there are none, write nothing. `left` are the interrupts that
-        the thread waits for.
+        Only the graph's own questions are asked again; if there are none, write nothing. `left` holds the ids of
+        the interrupts that the thread waits for.
         """
         turn = _turn(connection, turn_id)
         asked = turn_reads.interrupts_of(connection, [turn_id])[turn_id]

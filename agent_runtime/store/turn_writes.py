@@ -291,7 +291,7 @@ def asked_of(connection: Connection, interrupt_id: str) -> InterruptRecord:
 
 
 def has_spoken(connection: Connection, turn_id: str) -> bool:
-    """Return True if a turn gave its author anything to see: a text, a question or a proposal."""
+    """Return True if a turn gave its author anything to see: text, a question or a proposal."""
     text = select(messages.c.position).where(
         messages.c.turn_id == turn_id, messages.c.role == "agent", func.trim(messages.c.text) != ""
     )

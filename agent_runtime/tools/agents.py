@@ -41,7 +41,7 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
 
     async def subagent_run(
         name: Annotated[
-            str, "researcher: reads sources and reports what they say; reviewer: checks a text against its sources"
+            str, "researcher: reads sources and reports what they say; reviewer: checks text against its sources"
         ],
         brief: Annotated[str, "what it is to do, with all that it needs to know: it sees nothing of this thread"],
         runtime: Runtime,

@@ -94,8 +94,8 @@ class Loops(Tasks):
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
         """Make a loop, within the turn's permissions.
 
-        `asked` holds fields of a `TaskSpec`, including its `prompt`; empty values are ignored. Without `every`, `cron`
-        and `on` the loop is self-paced.
+        `asked` holds fields of a `TaskSpec`, including its `prompt`; empty values are ignored. Without `every`,
+        `cron` or `on`, the loop is self-paced.
 
         Raises:
             Denied: not in scope, or beyond the turn's category.
@@ -325,7 +325,7 @@ def _woken(turn: TurnRecord, delay_s: int, put_off_to: str) -> Result:
 
 
 def _check_texts(said: Mapping[str, object]) -> None:
-    """Raise InvalidInput for a text that no message can carry; models may write half an emoji, which is valid JSON."""
+    """Raise InvalidInput for text that no message can carry; models may write half an emoji, which is valid JSON."""
     for field, value in said.items():
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, str):

@@ -4,13 +4,13 @@ Only an author closes a deviation. Only the submit boundary calls the functions 
 
 This module also compares two texts, by a rule that anybody can check by hand. Pure.
 
-A text states a fact in one of two forms. The first is a line `key: value` with a key of at most 40 characters; the
+Text states a fact in one of two forms. The first is a line `key: value` with a key of at most 40 characters; the
 subject is the key. The second is a sentence with a number, a date, a weekday or a month; the subject is the sentence
 without them.
 
 Two texts contradict each other on a subject if each states exactly one value for it and the values differ. Case,
 spaces, list marks and the last full stop are ignored, and `forty-two` is 42. A question states nothing. Only the first
-65,536 characters of a text are compared.
+65,536 characters of each text are compared.
 """
 
 import re
@@ -80,13 +80,13 @@ def differences(canonical: str, other: str) -> list[Difference]:
 
 
 def quotes(body: str, statement: str) -> bool:
-    """Return whether a text holds a statement word for word, ignoring line breaks and repeated blanks."""
+    """Return True if the text holds a statement word for word, ignoring line breaks and repeated blanks."""
     return " ".join(statement.split()) in " ".join(body.split())
 
 
 @lru_cache(maxsize=8)  # one candidate is compared with several pages
 def _single(text: str) -> Mapping[str, _Fact]:
-    """Return the facts of a text by subject, without subjects that have several values."""
+    """Return the facts of the text by subject, without subjects that have several values."""
     facts, torn = dict[str, _Fact](), set[str]()
     for fact in (*_keyed(text), *_measured(text)):
         if facts.setdefault(fact.subject, fact).value != fact.value:

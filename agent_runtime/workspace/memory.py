@@ -81,7 +81,7 @@ def shelf_of(tier: str, context: TurnContext, channel: str = "") -> Shelf:
 def check_shelf(tier: str, owner: str) -> Shelf:
     """Return a shelf. Raises InvalidInput for an unknown tier, a missing owner or an owner that the tier lacks."""
     if tier not in TIERS:
-        raise InvalidInput(f"no memory tier {tier[:40]!r}", where="tier", hint=f"there are {', '.join(TIERS)}")
+        raise InvalidInput(f"no memory tier {tier[:40]!r}", where="tier", hint=f"use one of: {', '.join(TIERS)}")
     if (tier in OWNED) != bool(owner):
         what = {"conversation": "needs a thread", "channel": "needs a channel"}.get(
             tier, "cannot have a thread or channel"
@@ -247,7 +247,7 @@ def _check_owner(caller: Caller, before: MemoryEntry | None) -> None:
 
 
 def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | None, text: str, key: str) -> None:
-    """Refuse a text that exceeds the limits of a shelf, or of a graph's own part, which is counted separately."""
+    """Refuse text that exceeds the limits of a shelf, or of a graph's own part, which is counted separately."""
     graph = key.partition("/")[0] if key.startswith(GRAPH) and "/" in key else ""
     part = f"{graph}/" if graph else GRAPH
     after = part[:-1] + chr(ord(part[-1]) + 1)  # the first text after all texts with this prefix, in byte order

@@ -261,7 +261,7 @@ def check_channel(channel: str) -> str:
 
 
 def check_text(text: str, field: str, largest: int = LARGEST_BODY) -> str:
-    """Return a text that can be stored: no NUL, no lone surrogate, at most `largest` bytes. Raises InvalidInput."""
+    """Return text that can be stored: no NUL, no lone surrogate, at most `largest` bytes. Raises InvalidInput."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:

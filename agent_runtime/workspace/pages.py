@@ -232,8 +232,9 @@ def get_attachment(connection: Connection, page_id: str, name: str) -> tuple[Att
     one = (attachments.c.page_id == page_id) & (attachments.c.name == name)
     row = connection.execute(select(attachments).where(one)).mappings().one_or_none()
     if row is None:
-        there = ", ".join(found.name for found in list_attachments(connection, page_id)) or "none"
-        raise NotFound(f"no attachment {name[:100]!r} on page {page_id[:100]!r}", hint=f"there are: {there}")
+        there = ", ".join(found.name for found in list_attachments(connection, page_id))
+        hint = f"use one of: {there}" if there else "the page has no attachments"
+        raise NotFound(f"no attachment {name[:100]!r} on page {page_id[:100]!r}", hint=hint)
     return from_row(Attachment, row), bytes(row["data"])
 
 

@@ -13,7 +13,7 @@ from task_runner.store.store import Session
 from task_runner.timetable import LEAST, Timetable
 from turnkeeper.times import rfc3339
 
-# A cursor further ahead of the clock than this was moved by a wrong clock.
+# If a cursor is further ahead of the clock than this, a wrong clock moved it.
 LARGEST_LEAD = timedelta(minutes=5)
 # The longest pause before a refused or failed fire is retried.
 LONGEST_BACKOFF = timedelta(minutes=10)

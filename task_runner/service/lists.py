@@ -45,7 +45,7 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
     found, told = page_of(found, "id", limit=request.limit, cursor=request.cursor)
     glances = session.fires.glances([task.id for task in found])
     gone = away(session, now)
-    # Computing how late fires were reads each task's history, which is too slow for a long list.
+    # Computing lateness reads the history of each task, which is too slow for a long list.
     looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
     shown = [
         show_task(

@@ -102,9 +102,9 @@ class Shared:
             _handover.cancel(self._connection, turn_id, thread_id, reason, at)
 
     def catch_up(self) -> datetime | None:
-        """Keep others from handing over a caught-up fire until this transaction ends. None if another runner does so.
+        """Keep other runners from handing over a caught-up fire until this transaction ends.
 
-        Return the time before which no runner may hand over the next.
+        Return the time before which no runner may hand over the next. Return None if another runner is doing so.
         """
         until_us = _SLOT.value(self._connection, slot=_CATCH_UP)
         return None if until_us is None else from_us(until_us)

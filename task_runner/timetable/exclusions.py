@@ -80,7 +80,7 @@ def check_excluded(texts: Iterable[str], zone: ZoneInfo) -> tuple[str, ...]:
     (`2026-12-24T12:00:00Z..2026-12-24T18:00:00Z`, half-open). Times without an offset are wall-clock times of the zone.
 
     Raises:
-        InvalidInput: a text is not an exclusion, a span ends before it starts, or there are more than 2000.
+        InvalidInput: a string is not an exclusion, a span ends before it starts, or there are more than 2000.
     """
     written = sorted({text.strip() for text in texts})
     if len(written) > MOST_EXCLUDED:

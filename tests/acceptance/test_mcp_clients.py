@@ -262,7 +262,7 @@ async def test_a_prompt_that_lacks_or_has_too_many_arguments_is_refused_with_tho
     takes = "it takes task, at (optional)"
     async with client(constellation.home, era) as to:
         for name, given, said in (
-            ("nosuch", {}, "no prompt 'nosuch'; there are schedule_work, why_did_it_not_run, review_inbox"),
+            ("nosuch", {}, "no prompt 'nosuch'; use one of: schedule_work, why_did_it_not_run, review_inbox"),
             ("why_did_it_not_run", {}, f"prompt why_did_it_not_run needs the argument 'task'; {takes}"),
             ("why_did_it_not_run", {"x": "y"}, f"prompt why_did_it_not_run takes no argument 'x'; {takes}"),
         ):

@@ -249,7 +249,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
     """Parse one JSON object. Raises InvalidInput that names `where` for any other bytes."""
-    # A text with few brackets cannot nest too deep; counting the depth would read the text twice.
+    # Text with few brackets cannot nest too deep; counting the depth would read the text twice.
     if data.count(b"[") + data.count(b"{") > DEEPEST and _nesting(data) > DEEPEST:
         raise InvalidInput(f"is nested deeper than {DEEPEST} levels", where=where)
     try:

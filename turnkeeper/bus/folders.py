@@ -179,7 +179,7 @@ _STALE_S = 86_400  # an older temporary file has no writer, even if its pid is i
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """The limits of one inbox. Up to eight writing processes may together exceed it by a thousand envelopes each.
+    """The limits of one inbox. Up to eight concurrent writers may exceed them by a thousand envelopes per process.
 
     Attributes:
         most_bytes: the most bytes of all waiting envelopes together.

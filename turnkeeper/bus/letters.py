@@ -12,7 +12,7 @@ from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.storage.files import SystemFiles, create, machine_errors
 
-LONGEST_MESSAGE = 256 << 10  # bytes of a text between agents
+LONGEST_MESSAGE = 256 << 10  # bytes of text between agents
 MOST_HOPS = 8  # messages in one exchange, counted from the author's or the fire's message
 
 

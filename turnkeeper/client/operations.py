@@ -292,7 +292,7 @@ class Operations:
         Args:
             approval: the approval as shown, so that the decision is valid only for its arguments; or an id.
             decision: `edit` needs `args`, which replace the call's arguments. `answer` takes `message`, or `args` if
-                the answer is not a text. `reject` may give a reason in `message`.
+                the answer is not text. `reject` may give a reason in `message`.
             message: see `decision`.
             args: see `decision`.
 

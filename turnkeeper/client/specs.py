@@ -103,7 +103,7 @@ def spec_of(name: str, given: Mapping[str, Any], *, now: datetime, base: wire.Ta
 
 
 def span(given: Duration, name: str) -> timedelta:
-    """Return a duration, which may be given as a text.
+    """Return a duration, which may be given as a string.
 
     >>> span("20s", "timeout"), span(timedelta(seconds=0.5), "timeout")
     (datetime.timedelta(seconds=20), datetime.timedelta(microseconds=500000))

@@ -48,10 +48,10 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
 def as_data(value: Any, longest: int) -> str:
     """Return a value as one line of JSON for a prompt, in which it opens no wrapper and no variable.
 
-    A text is cut so that the line has at most `longest` bytes. Any other value that is longer becomes null.
+    Text is cut so that the line has at most `longest` bytes. Any other value that is longer becomes null.
     """
     line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # Two opening braces stand only within a text: in JSON, a quote or a closing brace follows an opening one.
+    # Two opening braces stand only within text: in JSON, a quote or a closing brace follows an opening one.
     line = "".join(map(_plain, line)).replace("{{", "{\\u007b").replace("<", "\\u003c")
     if len(line.encode()) <= longest:
         return line

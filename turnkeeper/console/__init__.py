@@ -162,7 +162,7 @@ def is_quiet() -> bool:
 
 
 def for_people(text: str) -> str:
-    """Return a text with its instants in the form for people, except those that are options of a command."""
+    """Return the text with its instants in the form for people, except those that are options of a command."""
     return _ISO.sub(lambda found: when(parse_rfc3339(found[0]), day=True), text)
 
 
@@ -172,7 +172,7 @@ def say(text: str, indent: int = 0) -> None:
 
 
 def _broken(text: str, indent: int, file: Any = None) -> str:
-    """Return a text with line breaks that fit the terminal, none within a time or a command."""
+    """Return the text with line breaks that fit the terminal, none within a time or a command."""
     width = console(file).width if (file or sys.stdout).isatty() else 0
     if width <= 2 * indent or all(_cells(line) <= width for line in text.split("\n")):
         return text
@@ -278,7 +278,7 @@ CursorOption = Annotated[
     str, typer.Option("--cursor", metavar="CURSOR", help="Show the next page: the cursor of the previous page.")
 ]
 _AGAIN = "Refresh every two seconds."
-StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with this status, also finished rows.")]
+StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with this status; finished rows too.")]
 
 
 def watched(command: Callable[..., None], also: Sequence[str] = ()) -> Callable[..., None]:
@@ -465,7 +465,7 @@ def console(file: Any = None) -> Any:
 
 
 def _print_headed(head: str, text: str, style: str = "bold", file: Any = None) -> None:
-    """Print a text after its heading, which is styled on a terminal."""
+    """Print the text after its heading, which is styled on a terminal."""
     file = file or sys.stdout
     if file.isatty() or not _STYLED.isdisjoint(os.environ):
         both = import_module("rich.text").Text.assemble((head, style), text)

@@ -69,7 +69,7 @@ def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Return a text with every control or invisible character escaped.
+    r"""Return the text with every control or invisible character escaped.
 
     >>> plain("a\x1b[31mb\u202ec\U000e0041")
     'a\\x1b[31mb\\u202ec\\udb40\\udc41'
@@ -78,7 +78,7 @@ def plain(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Return a text like :func:`plain`, but leave the joiners and variation selectors of emoji and scripts unescaped.
+    r"""Return text like :func:`plain`, but leave the joiners and variation selectors of emoji and scripts unescaped.
 
     One selector may follow a character that is not ASCII, and one joiner may stand between two such characters.
 

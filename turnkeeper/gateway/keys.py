@@ -114,7 +114,7 @@ class Keys:
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name[:40]!r} is not a client's name", where="NAME", hint="use A-Z, a-z, 0-9, . _ -")
         if scope.upper() not in Scope.__members__:
-            raise InvalidInput(f"no scope {scope[:40]!r}", where="--scope", hint="there are: read, work, decide")
+            raise InvalidInput(f"no scope {scope[:40]!r}", where="--scope", hint="use one of: read, work, decide")
         self.create(entropy)
         with self._lock.locked():
             held = self._read()

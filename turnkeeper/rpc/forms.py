@@ -95,7 +95,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The text of the question; empty if the value is not a text and has no field for one."""
+        """The text of the question; empty if the value is not text and has no text field."""
         said = self._fields.get("question") or self._fields.get("q") or self.value
         return said if isinstance(said, str) else ""
 
@@ -147,13 +147,13 @@ class Question:
             raise InvalidInput(f"{text[:80]!r} is none of the options: {self.choices}", where=_WHERE, hint=hint)
 
     def named(self, text: str) -> str:
-        """Return the option that a text names, as a person reads the option. Return any other text unchanged."""
+        """Return the option with this name, as a person reads the option. Return any other text unchanged."""
         return next((option_text(one) for one in self.picked(text) if one in self.options), text)
 
     def picked(self, text: str) -> list[Any]:
-        """Return the option that a text names, or else the option with this number; an empty list for any other text.
+        """Return the option with this name, or else the option with this number; an empty list for any other text.
 
-        A closed question also takes a text in JSON's quotes, as the text between them.
+        For a closed question, a quoted JSON string also counts as an answer: return its decoded content.
 
         >>> [Question(value={"options": ["yes", "No", 1]}).picked(text) for text in ("no ", "1", "2", "4")]
         [['No'], [1], ['No'], []]

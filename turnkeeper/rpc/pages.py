@@ -57,7 +57,7 @@ def page_of(
         Conflict: the last row of the previous page is gone.
     """
     if status and status not in known:
-        hint = f"there are {', '.join(sorted(known))}"
+        hint = f"use one of: {', '.join(sorted(known))}"
         raise InvalidInput(f"no row here can have the status {status[:40]!r}", where="status", hint=hint)
     rows = [row for row in found if not status or str(_value(row, of)) == status]
     begin = 0

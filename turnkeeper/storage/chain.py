@@ -79,7 +79,7 @@ def shared_tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table]:
 
 
 def digest(text: str) -> str:
-    """Return the SHA-256 of a text, as 64 hexadecimal digits. Empty for an empty text."""
+    """Return the SHA-256 of a string, as 64 hexadecimal digits. Empty for an empty text."""
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 

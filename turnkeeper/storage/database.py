@@ -520,7 +520,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
 
 
 def _prepare_session(connection: Any, _record: object) -> None:
-    """Make each row of a batch its own statement, and make a lookup by a text with a NUL find nothing, as in SQLite.
+    """Make each row of a batch its own statement, and make a lookup by text with a NUL find nothing, as in SQLite.
 
     `executemany` of psycopg sends all rows before it marks them as complete. Until then the server counts no idle time,
     so a process that is suspended at that point would hold its locks until it resumes.

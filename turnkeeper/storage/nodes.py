@@ -438,7 +438,7 @@ def strike(url: str, name: str) -> int:
     names = sorted({str(row["name"]) for row in found})
     if name in names:
         raise Conflict("is running, or was seen seconds ago", where=name, hint="stop it there: turnkeeper down")
-    raise NotFound("no machine has this name", where=name, hint=f"there are: {', '.join(names)}" if names else "")
+    raise NotFound("no machine has this name", where=name, hint=f"use one of: {', '.join(names)}" if names else "")
 
 
 @contextmanager

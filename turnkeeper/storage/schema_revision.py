@@ -71,8 +71,8 @@ def revision_of(path: Path, wait_s: float = _WAIT_S) -> str | None:
 def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | None:
     """Return the result of `read` on a read-only connection to a store. Rows have names of columns.
 
-    Return None if the schema is not the newest or the file cannot be read. The program that opens the store later
-    reports the reason. The caller holds the lock of the process that owns the store.
+    Return None if the schema is not the newest or the file cannot be read. When a program later opens
+    the store, that program reports the reason. The caller holds the lock of the process that owns the store.
     """
     try:
         if revision_of(path) != newest(migrations):

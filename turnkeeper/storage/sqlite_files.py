@@ -104,7 +104,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 class Cell(NamedTuple):
-    """A text or bytes value in a row."""
+    """Text or bytes value in a row."""
 
     table: str
     column: str

@@ -182,7 +182,7 @@ def _among_in_postgresql(element: _Among, compiler: Any, **how: Any) -> str:
 
 
 class _Like(_Condition):
-    """The condition that a text matches a pattern, ignoring the case of ASCII letters."""
+    """The condition that text matches a pattern, ignoring the case of ASCII letters."""
 
     inherit_cache = True
 
@@ -221,7 +221,7 @@ def among(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
 
 
 def holds(column: sa.ColumnElement[str], part: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a text contains another, ignoring the case of ASCII letters."""
+    """Return the condition that text contains other text, ignoring the case of ASCII letters."""
     escaped = part.replace("/", "//").replace("%", "/%").replace("_", "/_")
     return _Like(column, sa.literal(f"%{escaped}%"))
 
@@ -357,7 +357,7 @@ def _translated(connection: sa.Connection, sql: str, error: Exception) -> BaseEx
 
 
 def storable(text: str) -> str:
-    """Return a text in a form that both databases accept, with a question mark for NUL and lone surrogates."""
+    """Return the text in a form that both databases accept, with a question mark for NUL and lone surrogates."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
@@ -378,7 +378,7 @@ class unindexed(_Function):  # noqa: N801  used as a function
 
 
 class size_of(_Function):  # noqa: N801
-    """The size of a text in bytes."""
+    """The size of a string in bytes."""
 
     type = sa.BigInteger()
     inherit_cache = True

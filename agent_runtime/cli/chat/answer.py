@@ -180,7 +180,7 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
     elif does in {"approve", "reject", "answer"} and item.is_plain:
         problem = _not_taken(text if does == "answer" else does, item)
     if does == "approve" and item.is_plain and text:
-        problem = problem or "nothing may follow an approval; t answers with a text"
+        problem = problem or "nothing may follow an approval; t answers with text"
     return Command(does="problem", text=problem) if problem else Command(does=does, item=item, text=text)
 
 

@@ -166,7 +166,7 @@ def send(
     thread, and --thread continues another one. A channel that does not exist begins with the message. If its name may
     be a misspelling of another channel, the command asks first, or without a terminal suggests the other name.
 
-    A text that begins with /loop is about loops: /loop 15m PROMPT makes a loop in this conversation; /loop list; /loop
+    Text that begins with /loop is about loops: /loop 15m PROMPT makes a loop in this conversation; /loop list; /loop
     stop. //loop is sent as /loop. Text from standard input is always a message.
 
     With --wait the exit code is 0 if the turn ended well, 1 if it failed or was cancelled, and 7 if it waits for your
@@ -230,7 +230,7 @@ def _tell_sent(sent: wire.SendMessageResponse, text: str, *, chosen: bool) -> No
 
 
 def _read_loop(text: str) -> tuple[str, Any]:
-    """Return a text as a message, and the order about loops in it, or None if there is no order."""
+    """Return the text as a message, with its order about loops, or None if the text has no order."""
     if not text.lstrip().startswith(("/loop", "//loop")):
         return text, None
     loops = import_module(_LOOPS)

@@ -417,7 +417,7 @@ class Lines:
         ]
 
     def said(self, role: str, text: str) -> Text:
-        """Return a text, preceded by its speaker."""
+        """Return the text, preceded by its speaker."""
         return self._hanging(role, prose(text))
 
     def line(self, label: str, text: str, style: str = "") -> Text:

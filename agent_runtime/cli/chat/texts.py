@@ -14,7 +14,7 @@ _BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
 
 
 def broken(text: str) -> str:
-    r"""Return Markdown that keeps the line breaks of a text, as writers of chat messages expect.
+    r"""Return Markdown that keeps the line breaks of the text, as writers of chat messages expect.
 
     >>> broken("- one\nThen\nthis")
     '- one\n\nThen  \nthis'

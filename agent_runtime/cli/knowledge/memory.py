@@ -85,7 +85,7 @@ def put(
     json_: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Store a text as its author. Agents can read the text but not change it. The same key replaces the text.
+    """Store text as its author. Agents can read the text but not change it. The same key replaces the text.
 
     Example: turnkeeper memory put tone "Write in British English." --tier workspace
     """

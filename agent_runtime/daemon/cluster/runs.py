@@ -115,7 +115,7 @@ class Relay:
     """
 
     def __init__(self, live: LiveOutput, tell: Callable[..., Awaitable[object]], clock: Clock, *, node: str) -> None:
-        """`tell` sends a text on a notification channel; `node` is this process's name among the machines."""
+        """`tell` sends text on a notification channel; `node` is this process's name among the machines."""
         self._live, self._tell, self._clock, self._node = live, tell, clock, node
         self._until: dict[str, float] = {}
         self._passing: dict[str, asyncio.Task[None]] = {}

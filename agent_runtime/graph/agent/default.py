@@ -267,7 +267,7 @@ class Subagents:
             GraphInterrupt: the subagent asks its turn's author.
         """
         if name not in SUBAGENTS:
-            raise NotFound(f"no subagent {name[:40]!r}", where="name", hint=f"there are {', '.join(SUBAGENTS)}")
+            raise NotFound(f"no subagent {name[:40]!r}", where="name", hint=f"use one of: {', '.join(SUBAGENTS)}")
         if self._gate is None:
             raise Conflict("subagents run only inside a runtime", where="subagents")
         given = {"messages": [HumanMessage(brief, id=f"brief-{call_id}")]}

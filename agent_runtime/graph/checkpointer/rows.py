@@ -384,7 +384,7 @@ def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None
 
 
 def _time_of(checkpoint_id: str) -> int:
-    """Return the time of an id, in LangGraph's unit; 0 for a text that only looks like an id."""
+    """Return the time of an id, in LangGraph's unit; 0 for a string that only looks like an id."""
     try:
         return UUID(hex=checkpoint_id).time
     except ValueError:

@@ -97,7 +97,7 @@ def copy_of(path: Path) -> Iterator[Path]:
             if _state(path) == before:
                 break
         else:
-            raise Conflict("is in use: it changed during reading", where=str(path), hint="stop what writes to it")
+            raise Conflict("changed during reading", where=str(path), hint="stop the program that writes to it")
         yield copy
 
 

@@ -2,7 +2,7 @@
 
 If a graph's input has `messages`, the prompt becomes a human message with the turn's id. Any other graph gets the
 payload, which must fit the input's fields; the prompt goes into `prompt` or `input` if the input has such a field. A
-workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, a text, or the payload's `input`.
+workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, text, or the payload's `input`.
 
 Our own agent gets only the newest turns of its thread. A thread with an hourly task grows without end. With all of its
 messages, each turn would cost more time, tokens and disk than the previous one, until no model could take them. A fire
@@ -463,7 +463,7 @@ def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ..
 
 
 def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: Any) -> tuple[Said, ...]:
-    """Return a turn's messages, with the structured response of an agent that ends without a text."""
+    """Return a turn's messages, with the structured response of an agent that ends without text."""
     made = _value(values, STRUCTURED)
     ends_with_text = not own or (isinstance(own[-1], AIMessage) and own[-1].text.strip())
     if _is_empty(made) or ends_with_text:

@@ -288,7 +288,7 @@ class LiveOutput:
         self._tell(self._put_call, turn_id, step, call)
 
     def report(self, turn_id: str, thread_id: str, channel: str, *, after: int, source: str, text: str) -> None:
-        """Report a text of a turn's graph."""
+        """Report text that a turn's graph produces."""
         step = _State(channel=channel, thread_id=thread_id, after=after)
         self._tell(self._put_report, turn_id, step, source, text[:LONGEST_REPORT])
 

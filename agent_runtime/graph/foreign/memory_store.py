@@ -72,7 +72,7 @@ def _fits(held: Any, wanted: Any) -> bool:
 
 def _compare(held: Any, operator: str, wanted: Any) -> bool:
     if operator not in _COMPARE:
-        raise InvalidInput(f"no operator {operator[:20]!r}", where="filter", hint=f"there are {', '.join(_COMPARE)}")
+        raise InvalidInput(f"no operator {operator[:20]!r}", where="filter", hint=f"use one of: {', '.join(_COMPARE)}")
     if held is None and operator not in {"$eq", "$ne"}:
         return False
     try:

@@ -159,7 +159,7 @@ def _in_project(text: str, path: Path, name: str) -> Reference:
     if not isinstance(graphs, dict) or not graphs:
         raise InvalidInput("names no graphs", where=str(path), hint='write {"graphs": {"agent": "./graph.py:graph"}}')
     if name not in graphs:
-        raise InvalidInput(f"no graph {name!r}", where=str(path), hint=f"there are {', '.join(map(str, graphs))}")
+        raise InvalidInput(f"no graph {name!r}", where=str(path), hint=f"use one of: {', '.join(map(str, graphs))}")
     entry = graphs[name]
     inner = entry.get("path") if isinstance(entry, dict) else entry
     if not isinstance(inner, str) or ":" not in inner:

@@ -1,7 +1,7 @@
 """Reports of an author's graph while it runs: its custom events, and the messages and state of its subgraphs.
 
 Reports are for readers who follow the conversation, and are never written to disk: messages and output are stored with
-the turn. For a turn without a text of its own, this module finds the values that its nodes returned.
+the turn. For a turn without text of its own, this module finds the values that its nodes returned.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Steps at which a turn stopped, and which the new version of its graph no longer has, also inside subgraphs.
 
-LangGraph ends a graph whose next step is missing as if it were done. Here its turn keeps waiting, and then fails.
+LangGraph would end such a graph as if it were done. In Turnkeeper, the turn waits, and fails when it is continued.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable

@@ -53,7 +53,7 @@ class RepeatedCalls:
         """Return a name that distinguishes a call from identical calls and stays the same if the node is run again.
 
         Args:
-            call: a text with all known facts about the call.
+            call: all known facts about the call, as text.
         """
         run = configurable().get(_IN_TASK)  # a new one for each run of a node
         with self._lock:
@@ -72,7 +72,7 @@ def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
 
 
 def direct_id(about: str) -> str:
-    """Return the id of a call that no model made, from a text that identifies the call."""
+    """Return the id of a call that no model made, from the text that identifies the call."""
     return f"direct-{hashlib.sha256(about.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 

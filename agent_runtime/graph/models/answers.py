@@ -331,7 +331,7 @@ def _make_unique(calls: Sequence[ToolCall], stem: str) -> None:
 def _unknown(call: ToolCall, tools: Collection[str]) -> str:
     if call["name"] in tools:
         return ""
-    return f"this call was not run: there is no tool {call['name'][:80]!r}; there are {', '.join(sorted(tools))}"
+    return f"this call was not run: there is no tool {call['name'][:80]!r}; use one of: {', '.join(sorted(tools))}"
 
 
 def _refusal(call: ToolCall, why: str) -> ToolMessage:

@@ -78,7 +78,7 @@ def same(one: str, other: str) -> bool:
 
 
 def subject(text: str) -> str:
-    """Return the subject of a text of the form `subject: value`; empty for other texts.
+    """Return the subject of a line `subject: value`; empty for any other text.
 
     >>> subject("Release date: 2026-03-02"), subject("TODO: paint"), subject("It said: no, and then it said: yes, no?")
     ('release date', '', 'it said')
@@ -89,7 +89,7 @@ def subject(text: str) -> str:
 
 
 def expired(text: str, today: str) -> bool:
-    """Return whether a text names the last day of its validity, and that day is over.
+    """Return True if the text names the last day of its validity and that day is over.
 
     Args:
         text: such as `The bridge is closed until 2026-03-01`.
@@ -368,7 +368,7 @@ def _close_sweep(brief: Brief, done: Done) -> str:
 
 
 def claims(prompt: str) -> list[str]:
-    r"""Return the claims of a text: its list items, or else its sentences, without lines of sources.
+    r"""Return the claims of the text: its list items, or else its sentences, without lines of sources.
 
     >>> claims("Check:\n- The pump is new.\n- It is blue.\nSources: pump, https://example.org/a")
     ['The pump is new.', 'It is blue.']

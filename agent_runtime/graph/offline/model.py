@@ -1,4 +1,4 @@
-"""The rules as a chat model: it answers LangChain's messages with tool calls or a text, always the same for a turn.
+"""The rules as a chat model: it answers LangChain's messages with tool calls or text, always the same for a turn.
 
 An answer can also be streamed in pieces, as other models stream.
 """
@@ -209,7 +209,7 @@ def pieces(said: AIMessage) -> list[ChatGenerationChunk]:
 
 
 def cut(text: str) -> Sequence[str]:
-    """Return a text cut at words, in a limited number of pieces.
+    """Return the text cut at words, in a limited number of pieces.
 
     >>> cut("one two  three"), cut("")
     (['one ', 'two  ', 'three'], [''])

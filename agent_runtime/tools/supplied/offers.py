@@ -132,6 +132,6 @@ def findings(home: Home) -> Iterator[tuple[str, str]]:
 
 
 def shortened(text: str) -> str:
-    """Return a text of others as one short line."""
+    """Return another person's text as one short line."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_WHY else f"{line[: LONGEST_WHY - 1]}…"

@@ -45,7 +45,7 @@ class ToolFile:
     """One file of `[tools] files`: each function with LangChain's `@tool` is a tool.
 
     A function runs in the runtime's process, in a thread or on its event loop. Nothing of LangGraph reaches it: it gets
-    the arguments that the model gave, and returns a text or a value that JSON can write.
+    the arguments that the model gave, and returns text or a value that JSON can write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -376,7 +376,7 @@ def _set(connection: Connection, key: str, said: Mapping[str, Any]) -> None:
 
 
 def _cut(text: str) -> str:
-    """Return a text that no wrapper around it could be mistaken for, at most as long as a model should read."""
+    """Return text that no wrapper around it could be mistaken for, at most as long as a model should read."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     try:
         check_text(text)

@@ -119,7 +119,7 @@ def export(
 ) -> None:
     """Write tasks as TOML that `apply` reads back without changing anything.
 
-    With --watch: keeps one file for each task in DIR until interrupted. A file that you write creates or changes its
+    With --watch, keep one file for each task in DIR until interrupted. A file that you write creates or changes its
     task; a file that you remove deletes its task. Other changes to tasks are written to the files. If both changed, the
     task stays as it is, and your file is kept with the suffix .rejected.
 

@@ -113,7 +113,7 @@ def _query(occurrences: Any, calendar: Any) -> Any:
 
 
 def _expanded(query: Any, begin: datetime) -> tuple[set[str], datetime]:
-    """Return the exclusions of a calendar's query, and the end of the time read, limited to what a task allows."""
+    """Return a query's exclusions and the end of the period read. Stop at more exclusions than a task allows."""
     found, read, last = set[str](), 0, begin
     for years in _YEARS[1:]:
         if len(found) <= MOST_EXCLUDED and read <= _MOST_READ:

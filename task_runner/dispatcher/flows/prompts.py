@@ -143,7 +143,7 @@ def rendered(prompt: str, task: Any, at: Any, answer: Callable[[str], str]) -> s
 
 
 def _filled(prompt: str, value: Callable[[Variable], str | None]) -> str:
-    """Replace the variables for which `value` returns a text."""
+    """Replace the variables for which `value` returns text."""
 
     def text(match: re.Match[str]) -> str:
         said = None if match[1] or not match[2] else value(_variable(match))
@@ -191,7 +191,7 @@ def _refused(variable: Variable, definition: Definition) -> str:
 def _hint(definition: Definition) -> str:
     known = [*_PLAIN, 'var.NAME or "DEFAULT"', *(["event.KEY"] if definition.on else [])]
     known += [f"answers.{name}" for name in names_before(definition.on.filters if definition.on else ())]
-    return f"there are {', '.join(known)}; {_PLAINLY}"
+    return f"use one of: {', '.join(known)}; {_PLAINLY}"
 
 
 def _looked_up(data: Any, key: str) -> Any:

@@ -215,7 +215,7 @@ def test_a_shell_and_an_unknown_program_are_given_nothing(terminals, home: Home)
     watcher = terminal.watch()
     _, said = watcher.communicate(timeout=PATIENCE_S)
     assert watcher.returncode == 4
-    assert "a shell (bash) runs in tmux session codex" in said
+    assert "a shell (bash) is running in tmux session codex" in said
     terminal.type(f"cat > {terminal.kept}")
     until(lambda: terminal.tmux("display-message", "-p", "-t", "codex", "#{pane_current_command}") == "cat\n", "cat")
     terminal.watch()

@@ -340,7 +340,7 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     assert re.search(r"PostgreSQL 1\d\.\S*.*, schemas runner \d{4} and runtime \d{4}; \d+ of \d+ connections", server)
     refused = command(one, "forget", "machine-2")
     assert (refused.returncode, "is running" in refused.stderr) == (EXIT_CONFLICT, True)
-    assert "no machine has this name; there are: machine-1, machine-2" in command(one, "forget", "machine-4").stderr
+    assert "no machine has this name; use one of: machine-1, machine-2" in command(one, "forget", "machine-4").stderr
     assert "forgot 1 process that is gone of machine-3;" in command(one, "forget", "machine-3").stderr
     assert "machine-3" not in command(one, "status").stdout
     with psycopg.connect(cluster.url.replace(f"/{cluster.name}?", "/postgres?"), autocommit=True) as server_itself:

@@ -50,7 +50,7 @@ async def test_a_thread_that_a_task_names_stays_whatever_its_graph(rig: Rig, pee
     ("graph", "why"),
     [
         ("reserch", "unknown graph 'reserch'; did you mean research?"),
-        ("zzz", "there are agent, broken, research"),
+        ("zzz", "use one of: agent, broken, research"),
         ("broken", "the graph broken cannot run: its file is gone"),
         ("../x", "must not look like a path"),
     ],

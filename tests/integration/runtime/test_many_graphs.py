@@ -139,7 +139,7 @@ async def test_what_does_not_fit_the_graph_fails_the_turn_and_says_why(
     ("changes", "error", "why"),
     [
         ({"graph": "survy"}, Conflict, "no graph or assistant 'survy'; did you mean survey?"),
-        ({"graph": "zzz"}, Conflict, "there are ada, broken, survey, talker"),
+        ({"graph": "zzz"}, Conflict, "use one of: ada, broken, survey, talker"),
         ({"graph": "broken"}, Conflict, "the graph broken cannot run: .*no key"),
         ({"graph": "../x"}, InvalidInput, "looks like a path|not valid"),
         ({"config_json": '{"thread_id": "other"}'}, InvalidInput, "'thread_id' is set by Turnkeeper"),

@@ -274,7 +274,7 @@ async def test_a_call_without_arguments_is_whole_unless_the_answer_was_too_long(
 async def test_a_tool_that_does_not_exist_goes_back_to_the_model(desk: Desk) -> None:
     desk.server.script = [Reply(calls=[("rm_rf", {})]), Reply(text="sorry")]
     assert (await desk.run()).state == STATES.SUCCEEDED
-    assert "there is no tool 'rm_rf'; there are " in desk.server.requests[1]["messages"][-1]["content"]
+    assert "there is no tool 'rm_rf'; use one of: " in desk.server.requests[1]["messages"][-1]["content"]
     assert await desk.pending() == [], "an author is not asked about a tool that is not there"
 
 

@@ -148,7 +148,7 @@ async def test_a_turn_that_its_author_began_is_no_turn_of_the_task(bench: Except
     sent = await bench.send("do it", new_thread=True)
     assert (await bench.stopped(sent.turn_id)).state == STATES.INTERRUPTED
     (question,) = await bench.pending()
-    with pytest.raises(InvalidInput, match="no task began this turn"):
+    with pytest.raises(InvalidInput, match="no task started this turn"):
         await bench.resolve(question.interrupt_id, "approve", for_task=True)
     assert [one.interrupt_id for one in await bench.pending()] == [question.interrupt_id], "nothing was decided"
 

@@ -84,6 +84,6 @@ async def test_a_subagent_that_is_stopped_or_unknown_is_an_answer_to_the_planner
     ended = await bench.run(category="brief")
     stopped, unknown = await reports(bench)
     assert "the limit is 500" in stopped
-    assert "there are researcher, reviewer" in unknown
+    assert "use one of: researcher, reviewer" in unknown
     assert ended.tokens_in + ended.tokens_out > 500, "one that is stopped was paid for as well"
     assert (ended.state, "its category allows 500" in ended.error) == (STATES.FAILED, True), "and not begun once more"

@@ -124,7 +124,7 @@ async def test_a_worker_sends_to_nobody_and_an_unknown_worker_is_named(staffed: 
     await bench.resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
     first, worker, _ = await until_at_rest(bench, 3)
     refused = [line.text for line in first.messages if line.role == "tool"]
-    assert "no worker 'agent7'; there are agent1, agent2" in refused[0]
+    assert "no worker 'agent7'; use one of: agent1, agent2" in refused[0]
     assert "no worker 'agent0'" in refused[1]
     assert "only agent0 can send to other agents" in next(line.text for line in worker.messages if line.role == "tool")
     assert list((bench.home.inbox("agent2") / "inbox").iterdir()) == []

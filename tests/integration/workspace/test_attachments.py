@@ -73,7 +73,7 @@ async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(
         await workspace.authors.attach(draft)
         with pytest.raises(InvalidInput, match=why):
             await workspace.read_attachment(call(context), "garden", draft.name)
-    with pytest.raises(NotFound, match="there are: latin.txt"):
+    with pytest.raises(NotFound, match="use one of: latin.txt"):
         await workspace.read_attachment(call(context), "garden", "nosuch")
 
 

@@ -291,7 +291,7 @@ def test_files_lie_beside_pages(ar: Commands, tmp_path: Path) -> None:
     assert copy.read_bytes() == b"\x00\x01"
     ar("workspace", "attachment", "garden", "photo", "--to", str(copy), code=4)
     ar("workspace", "attachment", "garden", "nosuch", code=3)
-    assert "there are: photo" in ar.err
+    assert "use one of: photo" in ar.err
     (tmp_path / "large").write_bytes(b"x" * (2 * 1024 * 1024 + 1))
     (tmp_path / "link").symlink_to(file)
     os.mkfifo(tmp_path / "pipe")

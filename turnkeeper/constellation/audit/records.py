@@ -171,7 +171,7 @@ def _heads(path: Path) -> Iterator[Line]:
                 continue
         except (ValueError, AttributeError, KeyError):
             pass
-        if line and number < len(lines):  # a crash may leave half a line, which the next line ends
+        if line and number < len(lines):  # a crash may cut a line short; the next append first ends that line
             yield {"head": {"store": "heads", "through": number, "hash": "", "public": "", "signature": ""}}
 
 

@@ -106,7 +106,7 @@ def rotate(
     """
     place = home()
     if purpose not in PURPOSES:
-        raise InvalidInput(f"no key for {purpose[:40]!r}", where="PURPOSE", hint=f"there are: {', '.join(PURPOSES)}")
+        raise InvalidInput(f"no key for {purpose[:40]!r}", where="PURPOSE", hint=f"use one of: {', '.join(PURPOSES)}")
     made = KeyFile(place, purpose).rotate(SystemClock().now(), SystemEntropy(), lost=lost)
     record_act(place.logs, "turnkeeper", "keys rotate", f"{purpose} {made.id}", SystemClock())
     note(f"key {made.id} is in use for {purpose}")

@@ -119,7 +119,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Colle
 
 
 async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
-    """Run a program in its own session with a text on its stdin. Return why it failed, or "" if it succeeded."""
+    """Run a program in its own session with the text on its stdin. Return why it failed, or "" if it succeeded."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -140,7 +140,7 @@ async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
 
 
 def serve(asked: Mapping[str, Any]) -> str:
-    """Send a text to a service, in this process. Return why it failed, or an empty string if it succeeded."""
+    """Send the text to a service, in this process. Return why it failed, or an empty string if it succeeded."""
     refused = hosts.guard(asked["allowed"])
     try:
         apprise = import_module("apprise")

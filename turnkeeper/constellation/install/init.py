@@ -260,5 +260,5 @@ def _project(found: Mapping[str, Any]) -> Project:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML string. JSON's form of a text without control characters is valid TOML."""
+    """Return a TOML string. JSON's form of text without control characters is valid TOML."""
     return json.dumps(text, ensure_ascii=False)

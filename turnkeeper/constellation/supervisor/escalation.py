@@ -52,7 +52,7 @@ def escalate(home: Home, process: str, key: str, text: str) -> None:
 
 
 def check_alert(text: str) -> None:
-    """Raise InvalidInput for a text that cannot be sent."""
+    """Raise InvalidInput for text that cannot be sent."""
     if not text.strip() or "\0" in text or len(os.fsencode(text)) > LONGEST_BYTES:
         raise InvalidInput(f"give 1 to {LONGEST_BYTES} bytes of text", where="TEXT")
 

@@ -382,7 +382,7 @@ def _times(value: object) -> tuple[float, ...]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError("not a text")
+        raise TypeError("not text")
     return value
 
 

@@ -125,7 +125,7 @@ class Stores:
                 for told in _each(dict(row)):
                     fields = {name: _value(name, value) for name, value in told.items() if name not in _OWN}
                     yield Record(row["at"], path.name, row["kind"], process, plain(fields))
-        except (sqlite3.Error, TurnkeeperError, ValueError) as error:  # ValueError: a text that is not JSON
+        except (sqlite3.Error, TurnkeeperError, ValueError) as error:  # ValueError: a string that is not JSON
             self._skipped[path.name] = f"cannot be read: {error}"
 
     def _ask(self, store: sqlite3.Connection | handover.SharedSnapshot, query: str, *values: Any) -> Iterator[Any]:

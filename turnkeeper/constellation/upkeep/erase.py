@@ -1,6 +1,6 @@
 """Erasing a person's texts from a home on which no process runs: texts are found, then overwritten in place.
 
-Every byte of a text becomes an asterisk, so that its container (JSON, a checkpoint, a frozen request, a line of a
+Every byte of the text becomes an asterisk, so that its container (JSON, a checkpoint, a frozen request, a line of a
 trail) can still be read. Ids, names, times, counts and hashes stay. Before anything is overwritten, the chains record
 which hashes no longer match, so `turnkeeper audit verify` passes.
 """
@@ -91,7 +91,7 @@ def _written(character: str) -> Iterator[bytes]:
 
 
 def pattern(text: str) -> "re.Pattern[bytes]":
-    r"""Return a pattern that finds a text in any case and any JSON escaping.
+    r"""Return a pattern that finds the text in any case and any JSON escaping.
 
     >>> print(pattern("Zoë").sub(b"*", rb'{"a": "ZO\u00cb", "b": "[\"zo\u00eb\"]"}').decode())
     {"a": "*", "b": "[\"*\"]"}
@@ -118,7 +118,7 @@ class Mask:
         return None if masked == data else masked
 
     def of(self, value: str | bytes) -> str | bytes | None:
-        """Return a text or bytes with asterisks, as :meth:`of_bytes` does."""
+        """Return text or bytes with asterisks, as :meth:`of_bytes` does."""
         if isinstance(value, bytes):
             return self.of_bytes(value)
         masked = self.of_bytes(value.encode("utf-8", "surrogatepass"))
@@ -289,7 +289,7 @@ class Eraser:
     def _why(cell: sqlite_files.Cell) -> str:
         if cell.table in PAGES and cell.column in PAGES[cell.table]:
             return f"{cell.table}: give --pages"
-        return f"names in {cell.table}.{cell.column}: a name is not a text, and stays"
+        return f"names in {cell.table}.{cell.column}: a name is not text, and stays"
 
     def _is_open(self, cell: sqlite_files.Cell) -> str:
         row = cell.row
@@ -340,7 +340,7 @@ def _files(home: Home) -> Iterator[Path]:
 
 
 def mask_of(terms: Iterable[str], compiled: Callable[[str], "re.Pattern[bytes]"] = pattern) -> Mask:
-    """Return the mask of these texts, longest first. Raises InvalidInput for a text that is too short."""
+    """Return the mask of these texts, longest first. Raises InvalidInput for text that is too short."""
     wanted = sorted(dict.fromkeys(terms), key=len, reverse=True)
     if short := [term for term in wanted if len(term.strip()) < SHORTEST]:
         what = f"{short[0]!r} is too short: at least {SHORTEST} characters"

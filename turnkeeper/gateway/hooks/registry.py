@@ -44,7 +44,7 @@ def add(home: Home, name: str, hook: Hook) -> None:
     if not _NAME.fullmatch(name) or name == _RESERVED:
         raise InvalidInput(f"{name[:40]!r} is not a valid webhook name", where="NAME", hint=_NAMING)
     if hook.style not in STYLES:
-        raise InvalidInput(f"no style {hook.style[:40]!r}", where="--style", hint=f"there are: {', '.join(STYLES)}")
+        raise InvalidInput(f"no style {hook.style[:40]!r}", where="--style", hint=f"use one of: {', '.join(STYLES)}")
     FILE.add(home, name, hook)
 
 

@@ -146,7 +146,7 @@ def _about_call(
         request.decision = "edit" if changed else "approve"
         request.args_json = json.dumps(choice.args, ensure_ascii=False) if changed else ""
         return request
-    request.decision, request.message = "reject", choice.text  # a text is the reason not to run the call
+    request.decision, request.message = "reject", choice.text  # the text is the reason not to run the call
     return request
 
 

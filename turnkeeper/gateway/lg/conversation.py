@@ -25,7 +25,7 @@ LATER = re.compile(r"run-[0-9a-f]{32}")  # the task that starts a run later; its
 
 
 def is_uuid(text: str) -> bool:
-    """Return True if a text has the form of the ids that clients draw.
+    """Return True if a string has the form of the ids that clients draw.
 
     >>> is_uuid("6d1d3862-7f10-5e24-b465-4276d1eb94d7"), is_uuid("agent0")
     (True, False)

@@ -1,6 +1,6 @@
 """Conversion of the crons of LangGraph's clients to tasks and back. Pure.
 
-A cron's metadata becomes tags of its task: a text under `lg.KEY`, any other value as JSON under `lg.json.KEY`.
+A cron's metadata becomes tags of its task: text under `lg.KEY`, any other value as JSON under `lg.json.KEY`.
 Characters that a tag cannot hold are percent-encoded.
 """
 

@@ -111,7 +111,7 @@ def _labels(given: object, name: str, least: int = 1) -> list[str]:
 
 
 def item_of(entry: wire.MemoryEntry) -> dict[str, Any]:
-    """Return an entry as an item; a text becomes the value's `text`."""
+    """Return an entry as an item; its text becomes the value's `text`."""
     value = json.loads(entry.text) if entry.form == "json" else {"text": entry.text}
     return {
         "namespace": list(entry.namespace),
@@ -123,7 +123,7 @@ def item_of(entry: wire.MemoryEntry) -> dict[str, Any]:
 
 
 def fits(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return True if an item's value passes a filter of values or operators such as `$gte`, by field.
+    """Return True if a value passes a filter, which maps each field to a value or to operators such as `$gte`.
 
     Raises:
         InvalidInput: an operator does not exist, or compares a value that is not a number.

@@ -123,7 +123,7 @@ class Server(MCPServer[Desk]):
         """Return a prompt. Raises MCPError if the prompt does not exist or its arguments are not valid."""
         prompts, given = {one.name: one for one in await self.list_prompts()}, set(arguments or {})
         if name not in prompts:
-            raise _refusal(f"no prompt {name[:60]!r}; there are {', '.join(prompts)}")
+            raise _refusal(f"no prompt {name[:60]!r}; use one of: {', '.join(prompts)}")
         takes = {one.name: bool(one.required) for one in prompts[name].arguments or ()}
         wrong = sorted(given - set(takes)) or [one for one, needed in takes.items() if needed and one not in given]
         if wrong:

@@ -58,7 +58,7 @@ _MARKDOWN = _make()
 def markdown(text: str, below: int = 3, *, said: bool = False) -> Markup:
     r"""Return Markdown as safe HTML, with its headings below the level `below`.
 
-    Invisible characters are escaped after rendering, because Markdown can also spell them as entities. A text `said` in
+    Invisible characters are escaped after rendering, because Markdown can also spell them as entities. Text `said` in
     a conversation keeps the joiners of its emoji and scripts.
 
     >>> markdown("*a* <script> [x](javascript:1)")

@@ -13,7 +13,7 @@ LONG_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the columns and their indexes; existing tasks are none of these."""
+    """Add the columns and their indexes. Existing tasks are not self-paced, agent-made or ephemeral."""
     op.add_column("tasks", sa.Column("pacing", LONG_TEXT, nullable=True))
     op.add_column("tasks", sa.Column("paced_thread", TEXT, nullable=True))
     op.add_column("tasks", sa.Column("made_by", TEXT, nullable=True))

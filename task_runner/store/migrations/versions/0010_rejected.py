@@ -6,4 +6,4 @@ oldest_reader = "0010"
 
 
 def upgrade() -> None:
-    """Change no table: the outcome is a text."""
+    """Change no table: outcomes are stored as text."""

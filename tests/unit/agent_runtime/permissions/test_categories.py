@@ -96,7 +96,7 @@ def test_a_broken_override_is_refused_and_never_falls_back(home: Home) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(home: Home) -> None:
-    with pytest.raises(NotFound, match="there are catch-up-summary, conversation"):
+    with pytest.raises(NotFound, match="use one of: catch-up-summary, conversation"):
         load(home).get("nosuch")
 
 

@@ -266,7 +266,7 @@ def waiting() -> Waiting:
         ("e 3 {}", "problem", "", "only a tool call has arguments to change"),
         ("a 2", "approve", "q", ""),
         ("r 2 not yet", "reject", "q", "not yet"),
-        ("a 2 the blue one", "problem", "", "nothing may follow an approval; t answers with a text"),
+        ("a 2 the blue one", "problem", "", "nothing may follow an approval; t answers with text"),
         ("t 1 yes", "problem", "", "that is not a question; a or r decides it"),
         ("t 2", "problem", "", "the answer is missing; write its text after t"),
         ("a 1 hour meeting is too long", "problem", "", "not approved: nothing may follow an approval"),

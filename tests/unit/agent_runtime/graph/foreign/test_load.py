@@ -221,7 +221,7 @@ async def test_the_environment_wins_over_the_projects_own(project: Path) -> None
         ("[]", "is not a JSON object"),
         ("{", "is not JSON"),
         ("{}", "names no graphs"),
-        ('{"graphs": {"other": "./made.py:builder"}}', "no graph 'agent'; there are other"),
+        ('{"graphs": {"other": "./made.py:builder"}}', "no graph 'agent'; use one of: other"),
         ('{"graphs": {"agent": 7}}', "graphs.agent is not FILE:ATTRIBUTE"),
         ('{"graphs": {"agent": "./agent.ts:graph"}}', "is not a Python file: graphs in JavaScript do not run here"),
         ('{"graphs": {"agent": "./made.py:builder"}, "env": "gone"}', "env names a missing file"),
