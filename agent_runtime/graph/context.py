@@ -96,7 +96,7 @@ def turn_around(turn: TurnContext) -> Iterator[TurnContext]:
 
 
 def recording(questions: Questions) -> AbstractContextManager[Questions]:
-    """Record the guard's questions in the block, by LangGraph's interrupt id."""
+    """During the block, record the guard's questions in `questions`, keyed by LangGraph's interrupt id."""
     return bound(_QUESTIONS, questions)
 
 

@@ -425,7 +425,7 @@ def earliest(*instants: datetime | None) -> datetime | None:
 
 
 def own_thread(task_id: str, graph: str) -> str:
-    """Return the thread that belongs only to a task, one per graph, because a thread belongs to one graph.
+    """Return the id of the task's own thread. Each graph gets a separate one: a thread belongs to one graph.
 
     >>> own_thread("task-00000001", ""), own_thread("task-00000001", "research")
     ('task-00000001', 'task-00000001:research')

@@ -79,20 +79,20 @@ class TaskChanges:
         self._news.set()
 
     def since(self, number: int) -> Sequence[Changed] | None:
-        """Return the changes after a number. None if some of the changes are gone."""
+        """Return the changes that follow change `number`; None if some of them are no longer kept."""
         if self.newest - number > len(self._kept):
             return None
         return [each for each in self._kept if each.number > number]
 
     async def wait(self, number: int) -> bool:
-        """Wait for a change after a number. Return False if the daemon stops."""
+        """Wait for a change that follows change `number`. Return False if the daemon stops."""
         while self.newest == number and not self._closed:
             self._news.clear()
             await self._news.wait()
         return not self._closed
 
     def cursor(self, number: int) -> str:
-        """Return an opaque cursor that points after a change."""
+        """Return an opaque cursor that points after change `number`."""
         return urlsafe_b64encode(f"{self._incarnation} {number}".encode()).decode()
 
     def number_at(self, cursor: str) -> int | None:

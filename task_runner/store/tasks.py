@@ -200,7 +200,7 @@ class Tasks:
         _RECORD_ACCEPTED.run_each(self._connection, values)
 
     def made_by(self, agent: str) -> int:
-        """Return the number of tasks made by an agent that have not ended, including paused and disabled ones."""
+        """Return how many of the agent's tasks have not ended, including paused and disabled ones."""
         query = select(func.count()).select_from(tasks).where(tasks.c.made_by == agent, tasks.c.state.not_in(_OVER))
         return self._connection.execute(query).scalar_one()
 

@@ -163,8 +163,8 @@ class LocalPattern:
 class WallClock(Timetable):
     """The scheduled times at which the wall clock of a zone shows the times of a pattern.
 
-    A search ends after a hundred years. So `next_after` returns None if the zone skips every time of the pattern, such
-    as a step within the hour that daylight saving time skips each year.
+    A search ends after a hundred years. So `next_after` returns None if the zone skips every time of the pattern: for
+    example, if all of them are steps within the hour that daylight saving time skips each year.
 
     Attributes:
         begin: the earliest instant that callers ask for, in seconds. If `begin` lies in the second pass of an overlap,

@@ -66,8 +66,8 @@ async def write_state(graph: Any, config: Mapping[str, Any], run_json: str, valu
 
     Args:
         config: the thread, and the metadata of the new checkpoint.
-        run_json: the turn's options. In `write`, `as_node`, `checkpoint_id`, and `then`, more values to write after
-            these, may be missing.
+        run_json: the turn's options. In `write`, the keys `as_node`, `checkpoint_id` and `then` are optional. `then`
+            lists more values, which are written after `values_json`.
 
     Returns:
         Why the write was refused; empty if it was made.

@@ -465,7 +465,7 @@ def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
 
 
 def refuse_all() -> None:
-    """Refuse every tool call of this process, which a watching process started without a turn."""
+    """Refuse every tool call of this process, because a watching process started it and it acts for no turn."""
     decider = gate.Gate({}, lambda *_call: Verdict(allowed=False))
     _install_hooks()
     _WATCHES.append(_watch(decider, None))

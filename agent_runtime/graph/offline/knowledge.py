@@ -9,9 +9,8 @@ Research: a sweep over the sources in a prompt, and the subagents that read and 
 pages than one fire reads, the next fire continues after the last page; the channel's memory holds that address. If
 the prompt asks for a review, a reviewer checks each proposal against its source.
 
-Re-validation: if a page of the queue and its changed source state the same fact differently, the rules record the
-difference and propose the page with the source's fact. If no fact differs, the page still holds, as far as these rules
-can tell.
+Re-validation: if a queued page and its changed source disagree about a fact, the rules record the difference and
+propose the page with the source's fact. If no fact differs, the page is still correct, as far as these rules can tell.
 """
 
 import re

@@ -206,7 +206,7 @@ def why_of(fire: schedules.Fire) -> str:
 
 
 def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[schedules.Fire]:
-    """Return the fires that failed, were skipped or were caught up late since that time, in the given order."""
+    """Return, in order, the fires since `since` that failed, did not run, or stand for several scheduled times."""
     bad = (fire for fire in fires if fire.outcome in {"failed", "rejected", "skipped", "cancelled"} or fire.count > 1)
     times = ((fire, instant(fire.fired_at) or instant(fire.nominal_at)) for fire in bad)
     return [fire for fire, at in times if at is not None and at >= since]

@@ -152,7 +152,8 @@ class _Spoken:
             raise InvalidInput("says no time of day", where="times", hint=_HINT)
         hours, minutes = zip(*self._times["at"], strict=True)
         if len({*minutes}) > 1:
-            raise InvalidInput("the minutes of the times differ", where="times", hint="create one task for each time")
+            what = "the times of day do not all have the same minute"
+            raise InvalidInput(what, where="times", hint="create one task for each time")
         return f"{minutes[0]} {','.join(map(str, hours))}"
 
 

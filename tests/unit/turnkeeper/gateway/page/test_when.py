@@ -82,7 +82,7 @@ def test_words_become_what_the_runner_parses(words: str, kind: str, expression: 
     ("words", "reason"),
     [
         ("every monday", "no time of day"),
-        ("every day at 7:00 and 13:30", "minutes of the times differ"),
+        ("every day at 7:00 and 13:30", "do not all have the same minute"),
         ("monthly at 9", "no day of the month"),
         ("every 45 minutes from 8 to 18", "do not divide an hour"),
         ("every 10 minutes from 8:30 to 17:00", "on the hour"),
