@@ -34,7 +34,7 @@ class Clock(Protocol):
         """Wait at least `seconds`."""
 
     async def wait(self, event: "asyncio.Event", timeout_s: float) -> bool:
-        """Wait until `event` is set or `timeout_s` has passed. Return True if it was set. Does not clear the event."""
+        """Wait until `event` is set or `timeout_s` has passed. Return True if set. Does not clear the event."""
 
 
 class SystemClock:
@@ -51,7 +51,7 @@ class SystemClock:
         await import_module("asyncio").sleep(seconds)
 
     async def wait(self, event: "asyncio.Event", timeout_s: float) -> bool:
-        """Wait until `event` is set or `timeout_s` has passed. Return True if it was set."""
+        """Wait until `event` is set or `timeout_s` has passed. Return True if the event was set."""
         if event.is_set():
             return True
         try:
@@ -90,7 +90,7 @@ class SharedClock(SystemClock):
         self._base: tuple[datetime, float] | None = None
 
     def set(self, at: datetime, waited_s: float = 0.0) -> None:
-        """Set the clock to `at`, a time read within the last `waited_s` seconds. It may then lag, but is never ahead.
+        """Set the clock to `at`, a time read within the last `waited_s` seconds. The clock may lag, but is never ahead.
 
         Keep the clock's time if it is at most `waited_s` ahead of `at`, because it may then be exact.
         """

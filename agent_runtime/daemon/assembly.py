@@ -284,7 +284,7 @@ def _authors_graphs(
 
 
 def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: Clock, opened: Any) -> Build:
-    """Return the builder of the author's graph or of the default agent. Raises InvalidInput if it must not run."""
+    """Return the builder of the author's graph or the default agent. Raises InvalidInput if a graph must not run."""
     if opened is None:
         return lambda specs, middleware, saver: build_graph(
             settings, home, specs, middleware=middleware, checkpointer=saver, clock=clock, environ=environ

@@ -187,7 +187,7 @@ class _Waiting:
 
 @dataclass(eq=False)
 class Acceptor:
-    """Durable writer of triggers into inboxes, in the order of arrival. It notifies `arrived` after each group."""
+    """Durable writer of triggers into inboxes, in the order of arrival, which notifies `arrived` after each group."""
 
     store: Store
     mailboxes: Mailboxes

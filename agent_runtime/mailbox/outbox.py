@@ -165,7 +165,7 @@ class Outbox:
             return lying[:most]
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a taken file. Raises InvalidInput unless it is a plain file of this user."""
+        """Return the bytes of a taken file. Raises InvalidInput unless the file is a plain file of this user."""
         with self._opened() as places:
             return _read(name, places["taken"])
 

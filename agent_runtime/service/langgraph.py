@@ -36,7 +36,7 @@ class LangGraph:
         self.ImportThreads = ThreadImport(*parts).import_threads
 
     async def DescribeGraph(self, request: wire.DescribeGraphRequest, _context: Any) -> wire.GraphDescription:
-        """Return a graph's nodes, schemas and subgraphs. Raises Conflict if it cannot run."""
+        """Return a graph's nodes, schemas and subgraphs. Raises Conflict if the graph cannot run."""
         graph = self._runtime.engines.of(request.graph).graph
         drawn = await graph.aget_graph(xray=True if request.xray < 0 else request.xray)
         found = graph.aget_subgraphs(namespace=request.namespace or None, recurse=request.recurse)

@@ -46,7 +46,7 @@ def open_stored(home: Home) -> Database | None:
 
 
 def get_meta(connection: Connection, key: str) -> str:
-    """Return a fact about the store. Empty if it is not set."""
+    """Return a fact about the store; empty if the fact is not set."""
     return _META.value(connection, key=key) or ""
 
 

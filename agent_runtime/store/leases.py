@@ -177,7 +177,7 @@ def put_back(connection: Connection, rows: Collection[Row]) -> None:
 
 
 def archive(connection: Connection, lease: Lease, number: int) -> bool:
-    """Delete a handled envelope. Return False if it was already deleted. Raises Fenced."""
+    """Delete a handled envelope. Return False if the envelope was already deleted. Raises Fenced."""
     check(connection, lease)
     return bool(_ARCHIVE.run(connection, number=number))
 

@@ -198,7 +198,7 @@ def put_notes(connection: Connection, item: Handoff, at: datetime) -> None:
 
 
 def give_handoffs(connection: Connection, agent: str, turn_id: str, *, with_author: bool) -> list[Handoff]:
-    """Give the waiting handoffs of an agent to this turn only. Return them, oldest first.
+    """Give the waiting handoffs of an agent to this turn only. Return the handoffs, oldest first.
 
     A handoff for a turn with the author is given to no other turn.
     """
@@ -218,7 +218,7 @@ def unfinished_with_handoffs(connection: Connection) -> set[str]:
 
 
 def shown(found: Sequence[Handoff]) -> str:
-    """Return handoffs as a model sees them, each in its wrapper. If they are too long, cut the oldest first. Pure.
+    """Return handoffs as a model sees them, each in its wrapper. If too long, cut the oldest handoffs first. Pure.
 
     >>> shown([Handoff(key="k", agent="agent0", kind="handoff", sender="watchdog", text="it died")])
     '<channel source="agent" from="watchdog" kind="handoff" thread="">it died</channel>'

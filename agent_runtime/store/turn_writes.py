@@ -306,7 +306,7 @@ def last_words(connection: Connection, turn_id: str) -> str:
 
 
 def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
-    """Return the error of a self-paced turn whose wake-up requests all failed. Empty if it made none.
+    """Return the error of a self-paced turn whose wake-up requests all failed. Empty if the turn made none.
 
     `tool` is the tool for the request. A request with wrong arguments counts, since the turn wants to continue; a
     request that the author rejected does not.

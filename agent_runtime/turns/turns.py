@@ -143,7 +143,7 @@ class Parts:
 
 
 class Turns:
-    """Handler of triggers. It carries out decisions; the lanes allow one at a time on each thread."""
+    """Handler of triggers, which carries out decisions. The lanes allow one decision at a time on each thread."""
 
     def __init__(self, parts: Parts, lanes: Lanes, clock: Clock) -> None:
         self._store = parts.store

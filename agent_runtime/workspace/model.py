@@ -43,7 +43,7 @@ Caller = Author | TurnContext
 
 @dataclass(frozen=True, kw_only=True)
 class PageDraft:
-    """A proposed page. It has no origin and no lifecycle, because the submit boundary sets both.
+    """A proposed page. A proposal has no origin and no lifecycle, because the submit boundary sets them.
 
     Attributes:
         page_id: a slug.

@@ -215,7 +215,7 @@ def _kind_of(
 
 
 def _base_of(connection: Connection, draft: model.PageDraft, turn: TurnContext) -> int:
-    """Return the version that a draft names. If it names none, return the newest version at the start of its turn.
+    """Return the version that a draft names, or else the newest version at the start of the draft's turn.
 
     The turn may not know later changes of the page.
     """

@@ -32,7 +32,7 @@ def not_running(home: Home) -> str:
 
 
 class Runner:
-    """The runner of one home, with or without a running daemon. It answers previews even if there is no home."""
+    """The runner of one home, with or without a running daemon. Previews are answered even if there is no home."""
 
     def __init__(self, home: Home) -> None:
         """Check whether a daemon holds the home's lock. Raises InvalidInput if the home cannot be trusted."""

@@ -70,7 +70,7 @@ def key_of(fire: Fire) -> Key:
 
 
 class Dispatcher:
-    """The sender of fires. It keeps a stream to the runtime open and empties the outbox.
+    """The sender of fires, which keeps a stream to the runtime open and empties the outbox.
 
     Attributes:
         refusal: why the runtime refuses fires from this runner; empty if it accepts them or is unreachable.

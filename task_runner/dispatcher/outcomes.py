@@ -83,7 +83,7 @@ class Follower:
         await self._reconnector.run(self.follow_once)
 
     async def follow_once(self) -> None:
-        """Follow one stream until it ends. Raises TurnkeeperError when it breaks."""
+        """Follow one stream until it ends. Raises TurnkeeperError when the stream breaks."""
         incarnation, after = await self._store.read(lambda session: session.outcomes_read.get())
 
         async def take(batch: Sequence[wire.TurnEvent]) -> None:
@@ -271,7 +271,7 @@ def _instant(stamp: Timestamp, now: datetime) -> datetime:
 
 
 class RuntimeEvents:
-    """A reader of the events inside turns that tasks wait for. It records each event exactly once, in order.
+    """A reader of the events inside turns that tasks wait for. The reader records each event exactly once, in order.
 
     The runtime is asked only for the names that a task waits for, and again when these names change. While no task
     waits for an event, the runtime stores none.
@@ -296,7 +296,7 @@ class RuntimeEvents:
             self._reconnector.succeeded()
 
     async def follow_once(self) -> None:
-        """Follow one stream until it ends or the wanted names change. Raises TurnkeeperError when it breaks."""
+        """Follow one stream until it ends or the wanted names change. Raises TurnkeeperError when the stream breaks."""
         self.changed.clear()
         names, (incarnation, after) = await self._store.read(
             lambda session: (names_wanted(session), session.events_read.get())

@@ -1,4 +1,4 @@
-"""Client of the agent runtime over gRPC: sends fires and follows events. It does not know the content of turns."""
+"""Client of the agent runtime over gRPC: sends fires and follows events. Knows nothing about the content of turns."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

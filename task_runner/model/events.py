@@ -102,7 +102,7 @@ def check_emitted_name(name: str) -> str:
 
 
 def check_data(text: str) -> str:
-    """Return an event's data as one line of JSON. Raises InvalidInput if it is not an object, too long or too deep."""
+    """Return an event's data as one line of JSON. Raises InvalidInput if not an object, too long or too deep."""
     if not text.strip():
         return ""
     data = read_object(text, where="data", longest=LARGEST_DATA, deepest=DEEPEST_DATA, half_characters=True)

@@ -28,7 +28,7 @@ EACH_FIRE = "/each"  # stands for a new thread for each fire; no thread's id has
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreatedBy:
-    """The turn that created a task. It is stored with the new task and never changes."""
+    """The turn that created a task. This record is stored with the new task and never changes."""
 
     turn_id: str
     category: str
@@ -450,7 +450,7 @@ def is_task_id(text: str) -> bool:
 
 
 def check_request_id(request_id: str, where: str = "request_id") -> str:
-    """Return a client's request id unchanged. Raises InvalidInput if it is invalid."""
+    """Return a client's request id unchanged. Raises InvalidInput if the id is invalid."""
     if not _REQUEST_ID.fullmatch(request_id):
         raise InvalidInput("must be 1 to 64 letters, digits and -", where=where)
     return request_id

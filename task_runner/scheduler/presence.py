@@ -61,7 +61,7 @@ def _happened(span: tuple[Cause, datetime, datetime], session: Session) -> None:
 
 
 def _end_absence(session: Session, last_seen: datetime | None, now: datetime, booted_at: datetime) -> None:
-    """Record the end of an absence. It began at an orderly stop, or when a runner was last seen."""
+    """Record the end of an absence, which began at an orderly stop, or when a runner was last seen."""
     left = next((each for each in session.stoppages.listed() if each.lasts and each.cause is Cause.RUNNER), None)
     since = last_seen if left is None else left.since
     if since is None or since >= now:

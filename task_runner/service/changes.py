@@ -445,7 +445,7 @@ def _created(task: Task) -> LogRecord:
 
 
 def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
-    """Apply a change. If it fails, name the task in the error."""
+    """Apply a change. If the change fails, name the task in the error."""
     try:
         return change()
     except InvalidInput as error:
@@ -464,7 +464,7 @@ def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list
 
 
 def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Changed:
-    """Set the next wake of a self-paced task to `seconds` from now. It replaces the next wake and an unsent one.
+    """Set the next wake of a self-paced task to `seconds` from now. The old next wake and an unsent one are replaced.
 
     Raises:
         NotFound: the task does not exist.

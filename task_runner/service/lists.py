@@ -24,7 +24,7 @@ _PREVIEWED_AT_ONCE = 10
 
 
 def away(session: Any, now: datetime) -> str:
-    """Say since when the runtime has not answered. Empty if it answers or may still be starting."""
+    """Say since when the runtime has not answered. Empty if the runtime answers or may still be starting."""
     newest = session.outages.listed()[:1]
     return next((str(each) for each in newest if each.lasts and now - each.since >= _STARTS_WITHIN), "")
 

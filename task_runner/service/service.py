@@ -227,7 +227,7 @@ class Service:
         return await self._resume(request.name, states, replay=request.replay)
 
     async def enable_task(self, request: wire.EnableTaskRequest) -> wire.Task:
-        """Enable a disabled task. It keeps its thread and its history."""
+        """Enable a disabled task. The task keeps its thread and its history."""
         states = frozenset({model.TaskState.DISABLED, model.TaskState.QUARANTINED})
         return await self._resume(request.name, states, replay=False)
 
@@ -481,7 +481,7 @@ _KNOWN_FOR_S = 5.0
 
 
 class Names:
-    """A check of names against the runtime. It caches known categories for a few seconds, but not unknown ones."""
+    """A check of names against the runtime. Known categories are cached for a few seconds, unknown ones are not."""
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
         self._runtime = runtime

@@ -154,7 +154,7 @@ def upcoming(definition: Definition, after: datetime, count: int, task_id: str =
 
 
 def previewed(definition: Definition, after: datetime, count: int, task: Task | None = None) -> list[wire.Nominal]:
-    """Return the next times of a definition, as :func:`upcoming`. If it is self-paced, return only the armed wake.
+    """Return the next times of a definition, as :func:`upcoming`. For a self-paced task, return only the armed wake.
 
     Args:
         after: return only times strictly after this instant.

@@ -51,16 +51,16 @@ class Fires:
         return written
 
     def add(self, fire: Fire, request: bytes) -> Fire:
-        """Write a fire outside a plan. Return it with its number."""
+        """Write a fire outside a plan. Return the fire with its number."""
         (numbered,) = self.add_all([fire], request)
         return numbered
 
     def add_all(self, new: Sequence[Fire], request: bytes) -> list[Fire]:
-        """Write fires of one task outside a plan. Return them with their numbers."""
+        """Write fires of one task outside a plan. Return the fires with their numbers."""
         return self.add_each(new, [request] * len(new))
 
     def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
-        """Write entries outside a plan, each with its own request, or none. Return them with their numbers."""
+        """Write entries outside a plan, each with its own request, or none. Return the entries with their numbers."""
         numbered = self._number(new)
         frozen = [
             {"entry_id": fire.entry_id, "request": request}
@@ -304,7 +304,7 @@ class Fires:
         return [rows.fire_of(row) for row in self._connection.execute(query, parameters)]
 
     def _number(self, new: Sequence[Fire]) -> list[Fire]:
-        """Write new entries. Return them with the numbers that the database gave them."""
+        """Write new entries. Return the entries with the numbers that the database gave them."""
         numbers = _ADD.run_each(self._connection, [rows.row_of_new_fire(fire) for fire in new])
         numbered = [replace(fire, entry_id=number) for fire, number in zip(new, numbers, strict=True)]
         self._put_on_record([fire for fire in numbered if fire.outcome not in OPEN])

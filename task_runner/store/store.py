@@ -137,7 +137,7 @@ class Stoppages:
         self._connection = connection
 
     def begin(self, cause: Cause, task_id: str, at: datetime, why: str = "") -> None:
-        """Record that a stoppage began. If it has already begun, keep its start."""
+        """Record that a stoppage began. If one has already begun, keep its start."""
         if not self._change(cause, task_id, to_us=to_us(at), why=why):
             self._add(cause, task_id, why, at, at, lasts=True)
 

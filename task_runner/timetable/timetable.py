@@ -118,7 +118,7 @@ class EveryTimetable(Timetable):
 
 
 def parse_every(text: str, *, anchor: datetime) -> EveryTimetable:
-    """Parse an interval like `15m` or `every 2 hours`. Raises InvalidInput if it is malformed or below one second."""
+    """Parse an interval like `15m` or `every 2 hours`. Raises InvalidInput if malformed or below one second."""
     return EveryTimetable(anchor=anchor, interval=parse_duration(text, field="every"))
 
 

@@ -170,7 +170,7 @@ def encoded(envelope: Envelope) -> Encoded:
 
 
 def encode(envelope: Envelope) -> bytes:
-    """Return the envelope as one JSON document in UTF-8. Raises InvalidInput if it is invalid or over 4 MiB."""
+    """Return the envelope as one JSON document in UTF-8. Raises InvalidInput if invalid or over 4 MiB."""
     envelope.checked()
     check_value([envelope.meta], where="meta")
     data = written(envelope).encode()

@@ -126,7 +126,7 @@ class Seals:
 
 
 def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
-    """Make the home's key for envelopes if it has none. Return True if it was made.
+    """Make the home's key for envelopes if the home has none. Return True if a key was made.
 
     With the new key, seal the envelopes that a version without seals put into the inboxes of workers, including workers
     that are not hosted yet. Only the process that reads these inboxes may call this, before it reads them.

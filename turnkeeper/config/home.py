@@ -154,7 +154,7 @@ class Home:
         return self.run / f"{process}.http"
 
     def lock(self, process: str) -> Path:
-        """Return the lock file of a process. It is never unlinked."""
+        """Return the lock file of a process, which is never unlinked."""
         return self.run / f"{process}.lock"
 
     def pid(self, process: str) -> Path:

@@ -560,7 +560,7 @@ def workers_asked_for(home: Home) -> int | None:
 
 
 def ask_for_workers(home: Home, count: int) -> bool:
-    """Write the number of workers for the runtime's next start. Return False if it was the same before."""
+    """Write the number of workers for the runtime's next start. Return False if the number was the same before."""
     with contextlib.suppress(InvalidInput):
         if workers_asked_for(home) == count:
             return False

@@ -62,7 +62,7 @@ def add_files(home: Home, process: str, files: Iterable[Path]) -> None:
 
 
 def read_start(home: Home, process: str, pid: int = 0) -> Start | None:
-    """Return the start of the process `pid`, by default of the last one. None if it cannot be read."""
+    """Return the start of the process `pid`, by default of the last one. None if the record cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = Start(**json.loads(start_file(home, process).read_text("utf-8")))
         return found if found.pid == (pid or found.pid) else None
@@ -70,7 +70,7 @@ def read_start(home: Home, process: str, pid: int = 0) -> Start | None:
 
 
 def settings_now(home: Home, process: str) -> dict[str, Any]:
-    """Return the settings that a process would load now, by key. Raises InvalidInput if they cannot be read."""
+    """Return the settings that a process would load now, by key. Raises InvalidInput if the settings cannot be read."""
     reads = READS[process]
     found = {key: value for key, value, _ in effective(staffed(load_settings(home), home), home)
              if key.partition(".")[0] in reads}  # fmt: skip

@@ -114,7 +114,7 @@ def program() -> commands.App:
 
 
 def home() -> Home:
-    """Return the state directory. Raises InvalidInput unless it exists and only its owner can write it."""
+    """Return the state directory. Raises InvalidInput unless the directory exists and only its owner can write it."""
     place = named_home()
     place.check()
     return place
@@ -455,7 +455,7 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
 
 
 def console(file: Any = None) -> Any:
-    """Return Rich's console for stdout or a file. It honours NO_COLOR; on a pipe, it is as wide as its data.
+    """Return Rich's console for stdout or a file. The console honours NO_COLOR; on a pipe, it is as wide as its data.
 
     Rich is imported only here: output to a pipe usually needs only `print`.
     """

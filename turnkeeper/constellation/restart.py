@@ -46,7 +46,7 @@ class Restarter:
         self._status = markers.STATUS.at(home, id=self._id)
 
     def run(self) -> bool:
-        """Do the remaining steps. Return False if the restart was refused. Raises TurnkeeperError if it fails."""
+        """Do the remaining steps. Return False if the restart was refused. Raises TurnkeeperError if a step fails."""
         found = markers.read_marker(self._status)
         done: dict[str, Any] = found if isinstance(found, dict) else {}
         self._failpoints.reach("restart.begun")
@@ -80,7 +80,7 @@ class Restarter:
         return True
 
     def _refusal(self) -> str:
-        """Return why the daemon could not start again. Empty if it could."""
+        """Return why the daemon could not start again. Empty if the daemon started."""
         errors = preflight(self._home)
         return str(errors[0]) if errors else daemons.refusal(self._home, self._daemon, self._environ)
 

@@ -121,7 +121,7 @@ def _client(who: Who) -> str:
 
 
 class Gateway:
-    """The parts that all surfaces share. It holds channels to both daemons, which connect by themselves."""
+    """The parts that all surfaces share, such as the channels to both daemons, which connect by themselves."""
 
     def __init__(self, home: Home, settings: Settings, sessions: Sessions, *, clock: Clock, entropy: Entropy) -> None:
         self.home, self.settings, self.sessions = home, settings, sessions

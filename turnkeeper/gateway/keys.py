@@ -244,7 +244,7 @@ class Sessions:
         self._saved_at = 0.0
 
     def log_in(self, token: str, *, plain_host: bool) -> str | None:
-        """Open a session for a token; return its cookie. None if it is invalid, was used, or is for another host."""
+        """Open a session for a token; return its cookie. None if the token is invalid, used, or for another host."""
         found = _TOKEN.fullmatch(token)
         if found is None or (plain_host and found[2] != PLAIN):
             return None

@@ -151,7 +151,7 @@ def _mac(secret: str, program: str, method: str, data: bytes, socket: str, drawn
 
 
 class Proofs:
-    """The verifier of the proofs of calls to one daemon. It accepts each proof once."""
+    """The verifier of the proofs of calls to one daemon. Each proof is accepted once."""
 
     def __init__(self, keys: KeyFile) -> None:
         self._keys = keys

@@ -158,7 +158,7 @@ def path_of(home: Home, process: str) -> Path:
 
 
 def last_beat(home: Home, process: str) -> Beat | None:
-    """Return the last state written; None if there is none or it is incomplete. Raises OSError if it cannot be read."""
+    """Return the last state written; None if missing or incomplete. Raises OSError if the file is unreadable."""
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
         found = json.loads(path_of(home, process).read_bytes()[:_LARGEST_BYTES])
         return Beat(pid=int(found["pid"]), count=int(found["count"]), trouble=str(found.get("trouble", "")))

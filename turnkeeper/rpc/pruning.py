@@ -102,7 +102,7 @@ class Pruning:
 
 
 def held(home: Home, process: str) -> str:
-    """Describe why a process deletes nothing at present. Empty if it deletes."""
+    """Describe why a process deletes nothing at present. Empty if the process deletes."""
     with suppress(OSError, ValueError, TypeError, TurnkeeperError):
         seen = _Seen(**json.loads(home.time_seen(process).read_bytes()))
         if seen.before is not None:

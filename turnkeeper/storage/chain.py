@@ -378,7 +378,7 @@ def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
 
 
 class Signer:
-    """The signer of a store's chain while its process runs. It keeps the signed heads in a file beside the store.
+    """The signer of a store's chain while its process runs. The signed heads are kept in a file beside the store.
 
     The file shows where the chain ended, even if the chain's last records are cut off.
     """
@@ -423,7 +423,7 @@ class Signer:
 
 
 class Witness(Signer):
-    """The watcher of all chains of a shared database. It keeps the heads that it saw in the home.
+    """The watcher of all chains of a shared database. The watcher keeps in the home the heads that it saw.
 
     A rewritten or truncated chain does not match the heads that other machines saw. If the home has a new key, a new
     chain continues the chain of the previous key.

@@ -212,7 +212,7 @@ def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
 
 
 class StoreWatch:
-    """The guard of a daemon's stores. It refuses damaged stores, and ends the process if damage appears later.
+    """The guard of a daemon's stores. The guard refuses damaged stores, and ends the process if damage appears later.
 
     Attributes:
         active: the process's only watch; None while no watch is entered.

@@ -203,7 +203,7 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def why_unwritable(folder: Path) -> errors.MachineTrouble | None:
-    """Return the reason why a folder cannot be written. None if it can. The test leaves no file behind."""
+    """Return why a folder cannot be written. None if the folder can be written. The test leaves no file behind."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -126,7 +126,7 @@ def numbers(home: Home) -> frozenset[int]:
 
 
 def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None:
-    """Return the error for a store that is missing, empty, incomplete or another home's. None if it is sound.
+    """Return the error for a store that is missing, empty, incomplete or another home's. None if the store is sound.
 
     Do not check the file for damage; check its log, unless a process has the store open. Raises Corrupt if the home's
     note about the store cannot be read.
@@ -153,7 +153,7 @@ def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None
 
 
 def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
-    """Return how a store differs from the home's knowledge of it. Empty if it does not."""
+    """Return how a store differs from the home's knowledge of it. Empty if they agree."""
     (number,), (starts,) = (store.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
     if made.number and number != made.number:
         return "is not the store of this home"

@@ -193,7 +193,7 @@ def _read_pid(path: Path) -> int | None:
 
 
 def _pid_in(path: Path) -> int | None:
-    """Return the pid in a file. None if the file is gone or has no pid. Raises OSError if it cannot be read now."""
+    """Return the pid in a file. None if the file is gone or has no pid. Raises OSError if the file cannot be read."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):

@@ -330,7 +330,7 @@ def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
 
 
 class Claim:
-    """A claim on a task that one home performs for all homes of a shared database. It is renewed every few seconds.
+    """A claim on a task that one home performs for all homes of a shared database; renewed every few seconds.
 
     Attributes:
         holder: the home that held the claim when it was last read.
@@ -419,7 +419,7 @@ class Cluster:
 
 
 def read_cluster(url: str) -> Cluster:
-    """Read a database's state. Raises TurnkeeperError if it does not answer or no daemon has made its tables."""
+    """Read a database's state. Raises TurnkeeperError if the database does not answer or has no tables."""
     with _connected(url) as connection:
         connection.execute("SET default_transaction_read_only = on")
         return _read(lambda query: connection.execute(query.encode()).fetchall())

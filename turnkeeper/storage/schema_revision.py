@@ -84,7 +84,7 @@ def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | N
 
 
 def is_older(path: Path, migrations: str, wait_s: float = _WAIT_S) -> bool:
-    """Return True if a store has tables of an earlier version. False if it cannot be read."""
+    """Return True if a store has tables of an earlier version. False if the store cannot be read."""
     try:
         return revision_of(path, wait_s) not in {None, newest(migrations)}
     except sqlite3.Error:

@@ -55,7 +55,7 @@ class Following:
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Start the background thread. It ends with the process at the latest."""
+        """Start the background thread, which ends with the process at the latest."""
         self._thread.start()
 
     def stop(self) -> None:

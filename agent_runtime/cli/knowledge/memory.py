@@ -163,7 +163,7 @@ def _write(
 
 
 def _tier_and_owner(tier: str, channel: str, thread: str) -> tuple[str, str]:
-    """Return the tier that the options name or imply, and its owner. Raises InvalidInput if they disagree."""
+    """Return the tier that the options name or imply, and its owner. Raises InvalidInput if the options disagree."""
     if channel and thread:
         raise InvalidInput("give one of --channel and --thread", where="memory")
     implied = "channel" if channel else "conversation" if thread else tier

@@ -121,7 +121,7 @@ def accept(candidate: CandidateId, note: Note = "", output: OutputOption = Outpu
 
 @app.command("reject")
 def reject(candidate: CandidateId, note: Note = "", output: OutputOption = Output.TABLE) -> None:
-    """Reject a candidate. It stays on record and never becomes part of the workspace.
+    """Reject a candidate. The candidate stays on record and never becomes part of the workspace.
 
     Example: turnkeeper candidates reject c-3f2a --note "too long"
     """

@@ -226,7 +226,7 @@ def requeue(
     seal: Annotated[bool, typer.Option(help="Trust the envelope, although no program of this home sealed it.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put an envelope from quarantine back into the inbox. It is checked again first.
+    """Put an envelope from quarantine back into the inbox, after another check.
 
     A fire that is recorded as failed stays failed and returns to quarantine: run its task again instead. Read an
     envelope before you seal it: agent0 then trusts its contents.

@@ -87,7 +87,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     """
 
     def __init__(self, place: Path | str, *, fenced: bool = False, entropy: Entropy | None = None, **how: Any) -> None:
-        """Open or make the file, or the tables of the database at a URL. Raises Corrupt if they are not ours.
+        """Open or make the file, or the tables of the database at a URL. Raises Corrupt if the tables are not ours.
 
         If `fenced`, each write to the database checks the lease, and raises Fenced if the lease was lost.
         `how` is passed to `CheckpointFile`.
@@ -376,5 +376,5 @@ def _open(place: Path | str, *, fenced: bool, how: Mapping[str, Any]) -> Checkpo
 
 
 async def open_saver(place: Path | str, **how: Any) -> GroupedSaver:
-    """Open or make the file, mode 0600, or the tables of a database. Raises Corrupt if they are not ours."""
+    """Open or make the file, mode 0600, or the tables of a database. Raises Corrupt if the tables are not ours."""
     return await asyncio.to_thread(GroupedSaver, place, **how)

@@ -65,7 +65,7 @@ class PastThread:
 
     @property
     def key(self) -> str:
-        """The idempotency key of the thread's import. It is never released, so a thread is imported only once."""
+        """The idempotency key of the thread's import. The key is never released, so a thread is imported only once."""
         return f"import:{self.thread_id}"
 
 

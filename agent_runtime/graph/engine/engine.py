@@ -554,7 +554,7 @@ class Engines:
         self.catalog, self.events = catalog, events
 
     def of(self, graph: str) -> Engine:
-        """Return the engine of a graph or assistant. Raises Conflict if it cannot run now."""
+        """Return the engine of a graph or assistant. Raises Conflict if the graph cannot run now."""
         self.catalog.require(graph)
         return self._engines[self.catalog.graph_of(graph)]
 

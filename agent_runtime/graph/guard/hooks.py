@@ -155,7 +155,7 @@ _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts i
 
 @dataclass(kw_only=True)
 class _Pass:
-    """A pass for one call that was already judged. It is used once: a wrapper that retries is judged again."""
+    """A pass for one call that was already judged. A pass is used once: a wrapper that retries is judged again."""
 
     tool: BaseTool | None
     call_id: str

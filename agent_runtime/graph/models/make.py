@@ -135,7 +135,7 @@ class Models:
         self._made: dict[ModelSettings, BaseChatModel] = {}
 
     def __call__(self, config_json: str = "") -> BaseChatModel:
-        """Return the model of a turn, made at its first use. Raises InvalidInput if it cannot be made."""
+        """Return the model of a turn, made at its first use. Raises InvalidInput if the model cannot be made."""
         wanted = chosen(self._settings, config_json)
         if wanted not in self._made:
             self._made[wanted] = make_model(wanted, self._home, **self._how)  # type: ignore[arg-type]

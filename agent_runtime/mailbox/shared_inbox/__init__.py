@@ -123,7 +123,7 @@ class NumberedClaim(Claimed):
 
 
 class SharedReader(Reader):
-    """The only reader of an inbox while its lease lasts. It waits for the end of another reader's lease."""
+    """The only reader of an inbox while its lease lasts. A new reader waits for the end of the previous lease."""
 
     passing = (inboxes.NotReader, *AWAY)
 

@@ -52,7 +52,7 @@ class Fetched:
 
 
 class WebReader:
-    """Reader of public pages. It ignores proxy settings of the environment: a proxy chooses its own connections."""
+    """Reader of public pages. The reader ignores the environment's proxy settings: a proxy chooses its connections."""
 
     def __init__(
         self,

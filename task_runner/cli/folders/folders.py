@@ -85,7 +85,7 @@ def scan(entry: Watched) -> tuple[dict[str, Stamp], str]:
 
 
 def digest_of(entry: Watched, path: str, stamp: Stamp) -> str:
-    """Return the SHA-256 of a file. Empty if it is not a regular file, is too large, or differs from its stamp.
+    """Return the SHA-256 of a file. Empty if the file is not regular, is too large, or differs from its stamp.
 
     Each folder of its path is opened without following a link, so that another program cannot lead elsewhere.
     """

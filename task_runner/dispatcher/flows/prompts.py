@@ -173,7 +173,7 @@ def _is_known(name: str) -> bool:
 
 
 def _refused(variable: Variable, definition: Definition) -> str:
-    """Return why a task cannot have a variable. Empty if it can."""
+    """Return why a task cannot have a variable; empty if the task can have the variable."""
     name, before = variable.name, names_before(definition.on.filters if definition.on else ())
     if name == LAST and not HOSTED.fullmatch(definition.agent):
         return "is not known for an agent in a terminal"

@@ -62,7 +62,7 @@ def days_off() -> tuple[str, ...]:
 
 
 def trouble() -> str:
-    """Return why the calendar in use cannot be read. Empty if it can."""
+    """Return why the calendar in use cannot be read. Empty if the calendar can be read."""
     return _Used.calendar.trouble
 
 

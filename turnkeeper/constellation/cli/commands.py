@@ -282,7 +282,7 @@ def model(
 
 
 def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
-    """Return the restart's status once it is over. Raises TurnkeeperError if it was refused or abandoned."""
+    """Return a restart's status once it is over. Raises TurnkeeperError if the restart was refused or abandoned."""
     if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=daemons.POLL_S):
         raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
     says = markers.read_marker(markers.STATUS.at(place, id=id_))
@@ -296,7 +296,7 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
 
 
 def escalate(text: Annotated[str, typer.Argument(help="The text of the alert.")]) -> None:
-    """Send yourself an alert by the page command or the webhook of [watchdog]. It needs no daemon.
+    """Send yourself an alert by the page command or the webhook of [watchdog]. The command needs no daemon.
 
     If both fail, the exit code is 1. The alert is then kept: `turnkeeper status` shows it, and the supervisor
     tries again at each tick.

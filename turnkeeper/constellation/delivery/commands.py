@@ -158,7 +158,7 @@ def remove(name: Name) -> None:
 
 @app.command()
 def test(name: Name) -> None:
-    """Send a test delivery to a target at once, and say whether the target took it. It is not in the outbox.
+    """Send a test delivery to a target at once, and say whether the target took it. A test is not in the outbox.
 
     Example: turnkeeper deliver test ops
     """

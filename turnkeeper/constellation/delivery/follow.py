@@ -109,7 +109,7 @@ def _record(store: Any, rows: list[Delivery], here: outbox.Place) -> None:
 
 
 def skipped(fire: schedules.Fire, since: datetime) -> Delivery | None:
-    """Return the outbox row for skipped times. None if they are not a failure, or older than `since`.
+    """Return the outbox row for skipped times. None if these times are not a failure, or older than `since`.
 
     Later times may join an entry of the ledger, so the newest of its times is part of the key.
     """

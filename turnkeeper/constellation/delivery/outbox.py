@@ -156,7 +156,7 @@ def postpone(connection: Connection, row: Delivery, at: datetime, **changes: Any
 
 
 def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> bool:
-    """Record a failed try. Return False if it was the last try."""
+    """Record a failed try. Return False if the try was the last one."""
     if now - from_us(row.made_us) >= TRIED_FOR:
         end(connection, row, GIVEN_UP, now, reason, tries=row.tries + 1)
         return False

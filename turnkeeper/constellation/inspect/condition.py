@@ -83,7 +83,7 @@ def outdated(home: Home) -> Iterator[Finding]:
 
 
 def _other_build(home: Home, daemon: Daemon, start: Start | None) -> str:
-    """Return the other build that a process runs. Empty if it runs this one or is only starting."""
+    """Return the other build that a process runs. Empty if the process runs this build or is only starting."""
     if start is not None:
         return f"runs build {start.build}, and this is {build()}" if start.build != build() else ""
     if daemon is SUPERVISOR or serves(home, daemon):
@@ -327,7 +327,7 @@ _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "turnkeeper.const
 
 
 def preflight(home: Home) -> list[TurnkeeperError]:
-    """Return each error that would keep a daemon from starting on this home. Empty if it can start."""
+    """Return each error that would keep a daemon from starting on this home. Empty if the daemon can start."""
     return [*_program_errors(), *_missing(home), *_file_errors(home), *_store_errors(home)]
 
 

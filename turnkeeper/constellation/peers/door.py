@@ -44,7 +44,7 @@ class Bucket:
         self._rate, self._burst, self._left, self._at = rate, burst, burst, now
 
     def take(self, amount: float, now: float) -> bool:
-        """Take this amount. Return False if it is not available.
+        """Take this amount. Return False if the amount is not available.
 
         >>> bucket = Bucket(1.0, 2.0, now=0.0)
         >>> [bucket.take(1.0, now) for now in (0.0, 0.0, 0.0, 1.0)]

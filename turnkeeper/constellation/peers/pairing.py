@@ -98,7 +98,7 @@ def identity_from(secret: bytes, now: datetime) -> Identity:
 
 
 def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
-    """Return the home's identity, made at the first call. Raises Corrupt if it was lost or other users can read it."""
+    """Return the home's identity, made at the first call. Raises Corrupt if the key is lost or others can read it."""
     path, made = home.keys / "peers.json", home.keys_made("peers")
     make_private(home.keys)
     if not path.exists():
@@ -130,7 +130,7 @@ def listed(home: Home) -> list[dict[str, str | None]]:
 
 
 def read_root(der: bytes) -> x509.Certificate:
-    """Parse a root certificate. Raises InvalidInput unless it is self-signed with an ed25519 key."""
+    """Parse a root certificate. Raises InvalidInput unless the certificate is self-signed with an ed25519 key."""
     with contextlib.suppress(ValueError, TypeError, exceptions.InvalidSignature):
         found = x509.load_der_x509_certificate(der[:_LARGEST_CERTIFICATE])
         found.verify_directly_issued_by(found)
@@ -198,7 +198,7 @@ class Invitation:
 
 
 def read_invitation(text: str) -> Invitation:
-    """Parse an invitation. Raises InvalidInput if it is malformed."""
+    """Parse an invitation. Raises InvalidInput if the invitation is malformed."""
     word = "".join(text.split())
     wrong = InvalidInput(
         "is not an invitation", where="INVITATION", hint="copy the whole line that `turnkeeper peers invite` printed"
@@ -413,7 +413,7 @@ def changing(home: Home) -> Iterator[list[Registry]]:
 
 @contextlib.contextmanager
 def kept(home: Home, peer: Peer) -> Iterator[None]:
-    """Keep a peer from being removed during the block. Raises Unreachable if it was removed."""
+    """Keep a peer from being removed during the block. Raises Unreachable if the peer was removed."""
     with changing(home) as box:
         if (peer.name, peer.certificate) not in {(one.name, one.certificate) for one in box[0].peers}:
             raise Unreachable(f"{peer.name} is no longer a peer", where="NAME")

@@ -85,7 +85,7 @@ def _writer(output: Format) -> Callable[[list[str], Rows], None]:
 
 
 def _held(rows: Rows) -> list[Sequence[Any]]:
-    """Return all rows. Raises Exhausted if they are too large to print as a whole."""
+    """Return all rows. Raises Exhausted if the rows are too large to print as a whole."""
     held, size = [], 0
     for row in rows:
         size += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row) + _HELD_AS_OBJECT * len(row)

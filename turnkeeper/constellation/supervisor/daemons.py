@@ -140,7 +140,7 @@ def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
 
 
 def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
-    """Return why the daemon could not start under these variables, as a child process finds out. Empty if it could.
+    """Return why the daemon could not start under these variables, as a child process finds out; else empty.
 
     The child loads everything that the daemon loads, such as the model with its keys and the author's graph.
     """
@@ -157,7 +157,7 @@ def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
 
 
 def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
-    """Return the variables that a running daemon was started with. None if it does not run or they cannot be read."""
+    """Return the variables that a daemon was started with. None if the daemon is down or they are unreadable."""
     with suppress(psutil.Error):
         process = process_of(home, daemon)
         return None if process is None else process.environ()
@@ -208,7 +208,7 @@ def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = 
 
 
 def kill(home: Home, daemon: Daemon) -> int:
-    """Kill a running daemon as a crash would. Return its pid. Raises TurnkeeperError if it does not run."""
+    """Kill a running daemon as a crash would. Return its pid. Raises TurnkeeperError if the daemon does not run."""
     process = process_of(home, daemon)
     if process is None:
         raise TurnkeeperError(f"{daemon.name} does not run")

@@ -70,7 +70,7 @@ def send_now(home: Home, text: str, routes: Routes, environ: Mapping[str, str], 
 
 
 def settle(home: Home, process: str, at: str) -> None:
-    """Mark the alerts about a verified process as over. They still wait to be read."""
+    """Mark the alerts about a verified process as over. The alerts still wait to be read."""
     for path in markers.found(home, markers.ESCALATION):
         says = markers.read_marker(path) if path.name.endswith(f"-{process}") else None
         if isinstance(says, dict) and not says.get("over_at"):

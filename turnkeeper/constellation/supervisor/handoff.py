@@ -73,7 +73,7 @@ def archive_of(home: Home, restart: str) -> Path:
 
 
 def parse_draft(says: dict[str, Any]) -> Draft | None:
-    """Parse a draft. None if it is malformed."""
+    """Parse a draft. Return None if the draft is malformed."""
     with suppress(KeyError, ValueError, TypeError, AttributeError):
         parse_rfc3339(says["at"])
         return Draft(**{name: str(says[name]) for name in ("id", "kind", "text", "at")})

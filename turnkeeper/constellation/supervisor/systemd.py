@@ -74,7 +74,7 @@ def tag_of(home: Home, environ: Mapping[str, str]) -> str:
 
 
 def backups_of(home: Home) -> Path:
-    """Return the folder of the timer's backups. It is beside the home, because a restore moves the home aside."""
+    """Return the folder of the timer's backups. A restore moves the home aside, so the folder is beside the home."""
     return home.root.with_name(f"{home.root.name}-backups")
 
 
@@ -84,7 +84,7 @@ def unit_folder(environ: Mapping[str, str]) -> Path:
 
 
 def write_all(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write files into a folder, overwriting older ones. Return them."""
+    """Write files into a folder, overwriting older ones. Return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         fresh = folder / f".{name}.new"

@@ -38,7 +38,7 @@ def prepare(home: Home, settings: Settings) -> list[str]:
             markers.forget(home, daemon.name, keep_start=isinstance(memory.revive, markers.Revive))
         watchdog.write_orders(home, orders, SystemClock().now())
         for daemon in before.wanted if before is not None else ():
-            if daemon not in orders.wanted:  # no supervisor watches it any more
+            if daemon not in orders.wanted:  # no supervisor watches the daemon any more
                 daemons.stop(home, daemon)
                 markers.forget(home, daemon.name, keep_start=False)  # a start that was never verified did not fail
         return take_pending(home)

@@ -117,7 +117,7 @@ def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
 
 
 def zone_of(place: Home) -> ZoneInfo | None:
-    """Return the time zone in a home's settings. None if they name none or cannot be read: use the machine's zone."""
+    """Return the time zone in a home's settings. None if the settings name none or cannot be read."""
     try:
         name = load_settings(place).scheduler.timezone
     except TurnkeeperError as error:

@@ -1,4 +1,4 @@
-"""Reads the sources of the timeline: trails, receipts, stores, markers, restart statuses. It changes nothing.
+"""Reads the sources of the timeline: trails, receipts, stores, markers, restart statuses. Changes nothing.
 
 A source that cannot be read, wholly or in part, is named in :attr:`Sources.skipped` with the reason.
 """

@@ -145,7 +145,7 @@ class Stores:
         return f"SELECT * FROM ({query}) AS told {named} ORDER BY at", *values  # noqa: S608  none of it is from outside
 
     def _store(self, path: Path) -> sqlite3.Connection | handover.SharedSnapshot | None:
-        """Open a store for reading, as it is now. None if it cannot be read or is missing."""
+        """Open a store for reading, as it is now. Return None if the store cannot be read or is missing."""
         if path not in self._open and path.name not in self._skipped:
             try:
                 if url := shared_url(self._home):
@@ -182,7 +182,7 @@ class Stores:
 
 
 def shared_url(home: Home) -> str:
-    """Return the URL of the database with the stores. Empty if they are files or the settings cannot be read."""
+    """Return the URL of the database with the stores. Empty if the stores are files or the settings cannot be read."""
     with contextlib.suppress(TurnkeeperError):
         return load_settings(home).store.shared_url
     return ""

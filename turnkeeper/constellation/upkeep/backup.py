@@ -197,7 +197,7 @@ def _raise(error: OSError) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> bool:
-    """Copy a plain file, mode 0600. Return False if it was removed meanwhile, or is a link or a folder."""
+    """Copy a plain file, mode 0600. Return False if the file was removed meanwhile, or is a link or a folder."""
     if source.is_symlink() or not source.is_file():
         return False
     try:

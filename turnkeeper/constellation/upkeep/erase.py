@@ -111,7 +111,7 @@ class Mask:
     patterns: tuple["re.Pattern[bytes]", ...]
 
     def of_bytes(self, data: bytes) -> bytes | None:
-        """Return the data with asterisks for each byte of these texts. None if it holds none of them."""
+        """Return the data with asterisks for each byte of these texts. None if the data holds none of the texts."""
         masked = data
         for each in self.patterns:
             masked = each.sub(lambda found: b"*" * len(found[0]), masked)
@@ -259,7 +259,7 @@ class Eraser:
     def _judge(
         self, path: Path, cell: sqlite_files.Cell, mask: Mask, chosen: Chosen, found: Found
     ) -> str | bytes | None:
-        """Return the new value of a cell. None if it stays."""
+        """Return the new value of a cell; None if the value stays."""
         texts = {**TEXTS, **PAGES} if self._pages else TEXTS
         is_text = cell.column in texts.get(cell.table, ())
         said_in = cell.row.get("turn_id") in chosen.turns and cell.table not in {"writes", *PAGES}

@@ -135,7 +135,7 @@ class Api:
         return EventStream(events, self.gateway.streams, headers=headers)
 
     def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
-        """Answer with JSON that is ready late, after spaces that keep the connection open. It counts as a stream."""
+        """Answer with late JSON, after spaces that keep the connection open. Such an answer counts as a stream."""
         whole = {**headers, "content-type": "application/json"}
         return EventStream(parts, self.gateway.streams, headers=whole, ping=b" ")
 

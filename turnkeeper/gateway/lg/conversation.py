@@ -46,7 +46,7 @@ def run_status(status: str) -> str:
 
 
 def turn_statuses(status: str) -> frozenset[str]:
-    """Return the turns' statuses to which this status of clients corresponds. Raises InvalidInput if it is unknown."""
+    """Return the turns' statuses to which this status of clients corresponds. Raises InvalidInput if unknown."""
     found = frozenset(one for one in ANY if run_status(one) == status)
     if not found and status != "timeout":  # a turn that times out counts as failed
         known = "pending, running, success, error, timeout or interrupted"
@@ -80,7 +80,7 @@ def shown(messages: object) -> tuple[str, str]:
 
 
 def is_write(turn: wire.Turn) -> bool:
-    """Return True if a turn is a client's write into the state. It is not a run of the graph."""
+    """Return True if a turn is a client's write into the state. Such a turn is not a run of the graph."""
     return "write" in json.loads(turn.run_json or "{}")
 
 

@@ -236,7 +236,7 @@ def _assistant(body: Mapping[str, Any]) -> str:
 
 
 def _command(command: object) -> dict[str, Any]:
-    """Return the command. It takes precedence over an input, which agent-chat-ui sends along as an empty object."""
+    """Return the command. A command takes precedence over an input, which agent-chat-ui sends as an empty object."""
     if command is None:
         return {}
     if not isinstance(command, dict):

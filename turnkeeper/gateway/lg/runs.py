@@ -38,7 +38,7 @@ class Started:
         self.thread_id, self.turn_id, self.assistant = thread_id, turn_id, assistant
 
     def headers(self, then: str = "") -> dict[str, str]:
-        """Return the headers with the run's path. It lacks the API's prefix, because clients add their own."""
+        """Return the headers with the run's path. The path lacks the API's prefix, because clients add their own."""
         place = f"/threads/{self.thread_id}/runs/{self.turn_id}"
         return {"content-location": place} | ({"location": f"{place}{then}"} if then else {})
 

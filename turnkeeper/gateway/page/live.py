@@ -61,7 +61,7 @@ class Reader:
 
 
 class Changes:
-    """Follower of both daemons while any tab is open. It notifies all tabs at once, so their requests are equal."""
+    """Follower of both daemons while any tab is open. All tabs are notified at once, so their requests are equal."""
 
     def __init__(self, shell: Shell) -> None:
         self._gateway, self._answers = shell.gateway, shell.answers

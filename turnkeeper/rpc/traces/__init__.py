@@ -37,7 +37,7 @@ def traceparent_of(fire_id: str) -> str:
 
 
 class Tracing:
-    """The tracer of a process. It creates spans and exports them in the background.
+    """The tracer of a process, which creates spans and exports them in the background.
 
     Attributes:
         content: True if spans include prompts, answers, arguments and results.

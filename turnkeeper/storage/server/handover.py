@@ -127,7 +127,7 @@ class Handover:
         self.put_all(connection, [_look(thread_id, f"cancel {turn_id}", wish)], at)
 
     def withdraw(self, connection: sa.Connection, key: str) -> bool:
-        """Delete an envelope that was not begun. Return False if it was begun."""
+        """Delete an envelope that was not begun. Return False if the envelope was begun."""
         return bool(self._withdraw.run(connection, key=key))
 
     def waiting(self, connection: sa.Connection, most: int = 1_000_000) -> int:

@@ -116,7 +116,7 @@ def envelope_states(connection: Connection, agent: str, keys: Collection[str]) -
 
 
 def take_back(connection: Connection, agent: str, key: str, *, claimed: bool = False) -> bool:
-    """Delete a waiting envelope or, with `claimed`, an envelope in any state. Return True if it was there."""
+    """Delete a waiting envelope or, with `claimed`, an envelope in any state. Return True if the envelope existed."""
     query = "DELETE FROM inbox_envelopes WHERE agent = :agent AND key = :key AND (state = 'waiting' OR :claimed)"
     return bool(_sql(connection, query, agent=agent, key=key, claimed=claimed).rowcount)
 

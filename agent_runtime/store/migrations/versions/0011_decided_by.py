@@ -1,4 +1,4 @@
-"""The origin of the author's decision about an interrupt. It is unknown for earlier decisions."""
+"""The origin of the author's decision about an interrupt; unknown for earlier decisions."""
 
 import sqlalchemy as sa
 from alembic import op

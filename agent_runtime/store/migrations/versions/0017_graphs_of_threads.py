@@ -10,5 +10,5 @@ TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the column. It is empty for threads of earlier turns."""
+    """Add the column, which is empty for threads of earlier turns."""
     op.add_column("threads", sa.Column("graph_digest", TEXT, nullable=False, server_default=""))
