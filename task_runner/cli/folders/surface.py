@@ -10,7 +10,7 @@ SURFACE = Surface(
         "folders": Later(
             "task_runner.cli.folders.commands:app",
             "Folders that this home watches: a file that appears or changes there becomes an event.",
-            Panel.WORK,
+            Panel.HOME,
         ),
     },
 )
