@@ -108,7 +108,7 @@ ACTS = [
 ELSEWHERE = """
 deliver add|deliver remove|deliver test|down|folders add|folders remove|forget|graph install|hooks add|hooks remove|inbox watch|init|keys rotate
 loop reschedule|loop restore|loop tick|mcp|migrate|move|peers add
-peers invite|peers remove|quiet|restart|restore|service install|service uninstall|task tick|up|watchdog suspend
+peers invite|peers remove|quiet|restart|restore|service install|service uninstall|task tick|tools accept|tools add|up|watchdog suspend
 web keys make|web keys revoke|web open|web serve|workspace import
 """
 SHOWING = {
