@@ -91,7 +91,7 @@ def check_may_give(asked: InterruptRecord, turn: TurnRecord, any_value: tuple[st
         what = f"this call can only be approved once: {asked.once_only}"
         raise InvalidInput(what, where="for_task", hint="approve it without --for-task")
     if not turn.fire_id or not turn.task_id:
-        raise InvalidInput("no task started this turn; only a task can have standing exceptions", where="for_task")
+        raise InvalidInput("no task started this turn; only tasks can have standing exceptions", where="for_task")
     if asked.status != "pending" and not asked.exception:
         what = f"was decided before: {asked.decision or asked.status}"
         hint = "a standing exception is given together with a decision: wait for the next question about this call"

@@ -148,7 +148,7 @@ def check(connection: Connection, lease: Lease) -> None:
 def release(connection: Connection, lease: Lease) -> bool:
     """Release a thread. Return False if an envelope waits, because the owner must handle the envelope first."""
     if _LOCK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
-        return True  # another process owns it
+        return True  # another process owns the thread
     return bool(_RELEASE.run(connection, thread=lease.thread_id))
 
 

@@ -218,7 +218,7 @@ def unfinished_with_handoffs(connection: Connection) -> set[str]:
 
 
 def shown(found: Sequence[Handoff]) -> str:
-    """Return handoffs as a model sees them, each in its wrapper. If too long, cut the oldest handoffs first. Pure.
+    """Return handoffs as a model sees them, each in its wrapper. If the whole is too long, cut the oldest first. Pure.
 
     >>> shown([Handoff(key="k", agent="agent0", kind="handoff", sender="watchdog", text="it died")])
     '<channel source="agent" from="watchdog" kind="handoff" thread="">it died</channel>'

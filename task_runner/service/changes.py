@@ -464,7 +464,7 @@ def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list
 
 
 def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Changed:
-    """Set the next wake of a self-paced task to `seconds` from now. The old next wake and an unsent one are replaced.
+    """Set the next wake of a self-paced task to `seconds` from now. Replace the armed wake and any unsent one.
 
     Raises:
         NotFound: the task does not exist.

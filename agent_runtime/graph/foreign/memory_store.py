@@ -292,7 +292,7 @@ class MemoryStore(base.BaseStore):
         asked = entries.args_of(spot.shelf) | wanted
         name, context, args = self._ask(scope, "write", asked, self._reaching(spot, turn))
         shelf = _shelf(args)
-        if {**args} != asked:  # the author edited it
+        if {**args} != asked:  # the author edited the arguments
             key, value = entries.check_key(str(args.get("key", ""))), args.get("value")
             if said is not None:
                 said = entries.text_of(_edited(value, op.value))

@@ -136,7 +136,7 @@ def _put_at(path: Path) -> float:
     try:
         return path.lstat().st_mtime
     except FileNotFoundError:
-        return inf  # it was claimed meanwhile
+        return inf  # the envelope was claimed meanwhile
 
 
 def _troubles(home: Home) -> Iterator[Finding]:

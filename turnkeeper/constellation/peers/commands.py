@@ -56,7 +56,7 @@ def invite(
     name: Name,
     valid: Annotated[str, typer.Option(metavar="DURATION", help="How long it is valid.")] = "1h",
 ) -> None:
-    """Print an invitation, which another person accepts with `turnkeeper peers add`. Each is valid for one home.
+    """Print an invitation for one home, which another person accepts with `turnkeeper peers add`.
 
     Give it only to that person: the home that accepts it becomes the peer of this name.
 

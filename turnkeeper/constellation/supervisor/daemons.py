@@ -157,7 +157,7 @@ def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
 
 
 def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
-    """Return the variables that a daemon was started with. None if the daemon is down or they are unreadable."""
+    """Return a running daemon's variables. None if the daemon is down or its variables are unreadable."""
     with suppress(psutil.Error):
         process = process_of(home, daemon)
         return None if process is None else process.environ()

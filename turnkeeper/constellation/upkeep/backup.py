@@ -192,7 +192,7 @@ def _copy_files(home: Home, fresh: Path) -> None:
 
 
 def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
+    if not isinstance(error, FileNotFoundError):  # the file was removed meanwhile
         raise error
 
 

@@ -122,7 +122,7 @@ def take_back(connection: Connection, agent: str, key: str, *, claimed: bool = F
 
 
 def requeue_envelope(connection: Connection, agent: str, key: str) -> bool:
-    """Queue a quarantined envelope again, also for a hosted agent. Return False if there is none."""
+    """Queue a quarantined envelope again, even for a hosted agent. Return False if no such envelope exists."""
     found = [_sql(connection, query, agent=agent, key=key).rowcount for query in _REQUEUE]
     notify(connection, [""])
     return any(found)
