@@ -128,6 +128,7 @@ CODES = {
     "doctor": EXIT_DEGRADED,
     "erase --text Ada --dry-run": EXIT_CONFLICT,  # a turn is not over
     "graph check": EXIT_NOT_FOUND,  # the home has no graph of its own
+    "tools list": EXIT_NOT_FOUND,  # nor tools of its author
 }
 # Commands that keep writers waiting: SQLite then moves the log of a killed process into the file.
 LOCKS = {"backup FOLDER/backup", "threads import FOLDER/theirs.sqlite --channel general --dry-run"}
