@@ -221,7 +221,7 @@ def test_turnkeeper_alone_names_every_command_on_a_screen_of_24_lines_and_begins
         (("create",), "Did you mean task create or loop create?"),
         (("task", "delet"), "Did you mean delete?"),
         (("tasks", "lst"), "Did you mean list?"),
-        (("keys", "x"), "There are list, rotate"),
+        (("keys", "x"), "Use one of: list, rotate"),
     ],
 )
 def test_an_unknown_command_is_answered_with_what_may_be_meant(argv: tuple[str, ...], hint: str, capsys: Any) -> None:

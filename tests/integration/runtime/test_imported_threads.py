@@ -316,7 +316,7 @@ async def test_what_cannot_be_imported_is_named_and_nothing_is_written(
         await bring(field, Path("good.sqlite"))
     ticks = iter(range(100))
     monkeypatch.setattr(threads_file, "_state", lambda _path: [(next(ticks), 0, 0)])
-    with pytest.raises(Conflict, match="is in use"):
+    with pytest.raises(Conflict, match="changed during reading"):
         await bring(field, good)
     assert (await threads(field), await here(field, "one")) == ([], [])
 

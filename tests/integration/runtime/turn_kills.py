@@ -34,7 +34,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from agent_runtime.daemon import __main__ as daemon
-from agent_runtime.graph.agent import default
+from agent_runtime.graph.models import make
 from agent_runtime.store.turn_events import REVIEWS
 from tests.support.forked_daemons import program
 from turnkeeper.clock import SystemClock
@@ -108,7 +108,7 @@ def nurse() -> None:
     os.environ.update(daemon.ENVIRONMENT)
     import agent_runtime.daemon.assembly  # noqa: F401  what a daemon imports is imported here, once
 
-    untyped: Any = default
+    untyped: Any = make
     untyped.make_model = lambda _settings, home, **_fields: Steps(folder=home.root)
     gc.freeze()
     pid = 0
