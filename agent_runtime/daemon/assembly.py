@@ -323,7 +323,7 @@ class Basis:
             store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, log=log, failpoints=failpoints
         )
         messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
-        subagents = Subagents(Models(self.settings.model, self.home, clock=clock, environ=self.environ))
+        subagents = Subagents(Models(self.settings, self.home, clock=clock, environ=self.environ))
         loops = offered("loops", store, categories, self.home, self.clock)
         tasks: Tasks = loops or Tasks(self.home)
         self.stack.push_async_callback(tasks.close)

@@ -208,7 +208,7 @@ def build_graph(
         InvalidInput: the model cannot be made.
     """
     how: dict[str, Any] = {"clock": clock or SystemClock(), "environ": os.environ if environ is None else environ}
-    models = Models(settings.model, home, **how)
+    models = Models(settings, home, **how)
     return create_agent(
         models(),
         [spec.tool for spec in specs],

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -23,7 +24,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.config.models import full_name, key_name, package_of
-from turnkeeper.config.settings import ModelSettings
+from turnkeeper.config.settings import ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
 
 HIDDEN = "[secret]"
@@ -85,6 +86,7 @@ def _long_enough(values: Iterable[str | None]) -> frozenset[str]:
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
+MOST_MADE = 32  # models that are kept: those used last
 _READ = {"model", "base_url"}  # the keys of a task's or an assistant's config that our own agent reads
 _WANTED = {
     "max_retries": 0,  # only our layer retries: it waits on our clock and logs each try
@@ -130,16 +132,19 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
 class Models:
     """The models of our own agent: the home's, and those that tasks and assistants choose by their `config`."""
 
-    def __init__(self, settings: ModelSettings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> None:
-        self._settings, self._home, self._how = settings, home, {"clock": clock, "environ": environ}
-        self._made: dict[ModelSettings, BaseChatModel] = {}
+    def __init__(self, settings: Settings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> None:
+        self._settings = settings.model
+        named = (str(one.config.get("base_url")) for one in settings.assistants.values())
+        self._addresses = {"", settings.model.base_url, *named}
+        self._made = lru_cache(MOST_MADE)(partial(make_model, home=home, clock=clock, environ=environ))
 
     def __call__(self, config_json: str = "") -> BaseChatModel:
         """Return the model of a turn, made at its first use. Raises InvalidInput if the model cannot be made."""
         wanted = chosen(self._settings, config_json)
-        if wanted not in self._made:
-            self._made[wanted] = make_model(wanted, self._home, **self._how)  # type: ignore[arg-type]
-        return self._made[wanted]
+        if wanted.base_url not in self._addresses:  # the key and the conversation would go there
+            hint = "add it to [model] base_url or to an [assistants.NAME] config there, or leave it out"
+            raise InvalidInput("is not an address of config.toml", where="config.base_url", hint=hint)
+        return self._made(wanted)
 
     def check(self, context_json: str, config_json: str) -> None:
         """Raise InvalidInput for a key that our own agent does not read, or a model that cannot be made."""

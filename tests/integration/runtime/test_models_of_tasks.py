@@ -1,15 +1,21 @@
 """A task, a message or an assistant chooses the model of the built-in agent by its config."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from tests.integration.runtime.harness import STATES
+from agent_runtime.graph.models import make
+from agent_runtime.graph.models.make import Models
+from tests.integration.runtime.harness import PATIENCE_S, STATES, look_again
 from tests.integration.runtime.test_models import Desk, prepare
 from tests.support.chat_server import ChatServer, Reply, serving
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import AssistantSettings
+from turnkeeper.config.settings import AssistantSettings, Settings
 from turnkeeper.errors import InvalidInput
 
 
@@ -18,6 +24,23 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
     prepare(monkeypatch)
     with serving() as state:
         yield state
+
+
+@pytest.fixture
+def other() -> Iterator[ChatServer]:
+    """A server that config.toml does not name."""
+    with serving() as state:
+        yield state
+
+
+def with_address(settings: Settings, url: str) -> Settings:
+    """Return settings in which an assistant names a server."""
+    there = AssistantSettings(config={"base_url": url})
+    return settings.model_copy(update={"assistants": {**settings.assistants, "there": there}})
+
+
+def at(server: ChatServer, **config: Any) -> str:
+    return json.dumps({"base_url": server.url} | config)
 
 
 @pytest_asyncio.fixture
@@ -39,6 +62,7 @@ async def test_a_task_and_an_assistant_choose_their_models(desk: Desk) -> None:
 
 async def test_a_model_beside_the_offline_one_is_asked_again_if_it_fails(home: Home, server: ChatServer) -> None:
     desk = Desk(home, server, name="offline", base_url="")
+    desk.settings = with_address(desk.settings, server.url)
     await desk.open()
     try:
         config = f'{{"model": "openai:tiny", "base_url": "{server.url}"}}'
@@ -65,3 +89,51 @@ async def test_what_the_built_in_agent_does_not_read_is_refused(desk: Desk, give
     with pytest.raises(InvalidInput, match=why):
         await desk.send("hello", **given)
     assert desk.server.requests == []
+
+
+async def test_no_client_chooses_where_the_key_and_the_conversation_go(desk: Desk, other: ChatServer) -> None:
+    for given in (at(other), at(other, model="openai:x"), at(other, model="offline")):
+        with pytest.raises(InvalidInput, match="config.base_url: is not an address of config.toml") as refused:
+            await desk.send("hello", config_json=given)
+        assert "[assistants.NAME] config" in refused.value.hint
+    event = await desk.run(config_json=at(desk.server, model="openai:tiny"))
+    assert STATES.Name(event.state) == "SUCCEEDED", "the home's own server may be named"
+    assert other.requests == []
+
+
+async def test_a_stored_address_counts_only_while_config_toml_names_it(desk: Desk, other: ChatServer) -> None:
+    plain = desk.settings
+    desk.settings = with_address(plain, other.url)
+    await desk.crash()
+    other.script = [Reply(text="said there"), Reply(hang=True)]
+    event = await desk.run(1, config_json=at(other))
+    assert event.summary.strip() == "said there"
+    receipt = await desk.accept(desk.fire(2, config_json=at(other)))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(other.requests) < 2:
+            await look_again()
+
+    desk.settings = plain
+    await desk.crash()
+    event = await desk.stopped(receipt.turn_id)
+    assert STATES.Name(event.state) == "FAILED"
+    assert "config.base_url: is not an address of config.toml" in (await desk.turn(event.turn_id)).error
+    thread = (await desk.turn(event.turn_id)).thread_id
+    sent = await desk.send("and now?", thread_id=thread)
+    assert STATES.Name((await desk.stopped(sent.turn_id)).state) == "FAILED", (
+        "a message goes on with the thread's config"
+    )
+    sent = await desk.send("and now?", thread_id=thread, config_json='{"base_url": ""}')
+    assert STATES.Name((await desk.stopped(sent.turn_id)).state) == "SUCCEEDED", "the home's server answers"
+    assert len(other.requests) == 2
+
+
+def test_the_models_that_clients_name_do_not_add_up(home: Home, server: ChatServer) -> None:
+    models = Models(Settings(), home, clock=SystemClock(), environ={})
+    first = models('{"model": "openai:0"}')
+    for number in range(1, make.MOST_MADE):
+        models(f'{{"model": "openai:{number}"}}')
+    assert models('{"model": "openai:0"}') is first
+    for number in range(make.MOST_MADE, 2 * make.MOST_MADE):
+        models(f'{{"model": "openai:{number}"}}')
+    assert models('{"model": "openai:0"}') is not first
