@@ -157,7 +157,7 @@ def supplied_tools(basis: Any, store: Any, own: Sequence[ToolSpec]) -> list[Tool
         return []
     found = Supply(store, basis)
     specs = found.load(basis.settings, {spec.tool.name for spec in own})
-    if files := [Path(name) for name in basis.settings.tools.files]:
+    if files := [Path(name).expanduser() for name in basis.settings.tools.files]:
         add_files(basis.home, offers.PROCESS, [*basis.graphs.files, *(basis.home.root / file for file in files)])
     if found.sources:
         watch = asyncio.create_task(found.watch())
@@ -206,6 +206,7 @@ class Supply:
         self._now: dict[str, Offered | None] = {}  # by scope, as last listed
         self._judged: dict[str, str] = {}  # by call: the content that the gate judged
         self._problems: dict[str, str] = {}
+        self._written: dict[str, str] | None = None
 
     def load(self, settings: Any, taken: Collection[str]) -> list[ToolSpec]:
         """Import the files, and read what the author accepted of the servers. Return the tools.
@@ -286,15 +287,15 @@ class Supply:
         if own.get("state") == DONE:
             return _told(offered, Answer(text=own["text"], ok=own["ok"]))
         lost = [key for key, one in earlier.items() if one["state"] == LOST and one["source"] == offered.source]
-        if offered.effect == "write" and own.get("state") != OVER and (own or lost):
+        asks = offered.effect == "write" and own.get("state") != OVER and bool(own or lost)
+        if asks:
             self._ask(offered, args, itself=bool(own))
         source: Source | None = self._files.get(offered.scope)
         if source is None:
             source = self.sources[offered.source]
             await self._look_before(source, offered, judged)
-        await self._store.write(
-            _begin, call, offered, to_us(self._basis.clock.now()), [*lost, *([call.key] * bool(own))]
-        )
+        before = [*(lost if asks else ()), *([call.key] * bool(own))]  # a read leaves a lost write to be asked about
+        await self._store.write(_begin, call, offered, to_us(self._basis.clock.now()), before)
         self._failpoints.reach("tool.begun")
         try:
             answer = await source.call(offered.name, args)
@@ -315,7 +316,8 @@ class Supply:
         """Ask the author whether a call is to run although it, or another one, may have had its effect already."""
         began = "This call began before" if itself else f"An earlier call of {offered.source} in this turn began"
         question = f"{began}, and its answer was lost: it may have had its effect. Run {offered.scope} now?"
-        said = interrupt({"question": question, "options": [AGAIN, LEAVE], "tool": offered.scope, "args": dict(args)})
+        asked = {"question": question, "options": [AGAIN, LEAVE], "allows_text": False}  # a message decides nothing
+        said = interrupt(asked | {"tool": offered.scope, "args": dict(args)})
         if said not in (AGAIN, True):
             raise ToolException("the author left it: an earlier call may have had its effect; this call was not run")
 
@@ -346,10 +348,12 @@ class Supply:
         return ""
 
     def _report(self, problems: Mapping[str, str]) -> None:
-        """Write what is wrong, for `status`; log what is new."""
+        """Write what is wrong, for `status`, unless it stands there; log what is new."""
+        if problems == self._written:
+            return
         for name, why in problems.items() - self._problems.items():
             self._basis.log.emit("tools.problem", name=name, reason=why)
-        self._problems = dict(problems)
+        self._problems = self._written = dict(problems)
         offers.write_problems(self._home, problems)
 
 

@@ -162,8 +162,37 @@ async def test_after_a_server_died_in_a_call_its_next_call_asks(bench: Bench, de
     assert desk.calls == [{"note": {"text": "a"}}]
     assert "it may have had its effect" in await said(bench)
     (asked,) = await bench.pending()
-    assert (asked.kind, asked.allows_text) == ("question", True)
+    assert (asked.kind, asked.allows_text) == ("question", False)
     assert "An earlier call of desk in this turn began" in asked.question
+    await bench.resolve(asked.interrupt_id, "answer", message="run it")
+    assert STATES.Name((await bench.stopped(event.turn_id, after=event.sequence)).state) == "SUCCEEDED"
+    assert len(desk.calls) == 2
+
+
+async def test_a_read_after_a_lost_call_does_not_stand_for_the_question_about_it(bench: Bench, desk: Folder) -> None:
+    desk.offer(ADD, {**ADD, "name": "peek"})
+    reading = settings_of(desk, reads=("peek",))
+    bench.settings = bench.settings.model_copy(update={"mcp_servers": {"desk": reading}})
+    bench.category("work", tools=[SCOPE, "mcp:desk.peek"])
+    await accept(bench.home, reading)
+    await bench.crash()
+    desk.do("die")
+    note, peek = (NOTE, {"text": "a"}), ("mcp__desk__peek", {"text": "a"})
+    bench.script["go"] = [calls(note), calls(peek), calls(note)]
+    assert STATES.Name((await bench.run()).state) == "INTERRUPTED"
+    assert desk.calls == [{"note": {"text": "a"}}, {"peek": {"text": "a"}}]
+
+
+async def test_an_ordinary_message_does_not_answer_whether_a_lost_call_runs_again(bench: Bench, desk: Folder) -> None:
+    desk.do("die")
+    bench.script["go"] = [calls((NOTE, {"text": "a"})), calls((NOTE, {"text": "a"}))]
+    event = await bench.run()
+    (asked,) = await bench.pending()
+    sent = await bench.send("run it", thread_id="thread-a")
+    assert not sent.HasField("answers")
+    assert sent.pending_interrupts == [asked.interrupt_id]
+    assert [one.interrupt_id for one in await bench.pending()] == [asked.interrupt_id]
+    assert len(desk.calls) == 1
     await bench.resolve(asked.interrupt_id, "answer", message="run it")
     assert STATES.Name((await bench.stopped(event.turn_id, after=event.sequence)).state) == "SUCCEEDED"
     assert len(desk.calls) == 2
