@@ -3,8 +3,9 @@
 It speaks on stdio. With a key it speaks over HTTP, to those who send the key, at the port that the file `port` names.
 
 `tools.json` says what it offers at each listing. A call is written into `calls.jsonl` before it is answered. A file
-`do` says how the next call ends: `die` (killed after the call), `hang`, `deaf` (no listing is answered either), or the
-text of the answer.
+`do` says how the next call ends: `die` (killed after the call), `hang`, `deaf` (no listing is answered either), `slow`
+(nothing else is answered until something is written into the pipe `go`), `shout` (after much on stderr), or the text
+of the answer.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ ADD = {
     "description": "Write a note.",
     "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
 }
+SHOUTED = 50_000  # lines
 
 
 class Folder:
@@ -64,6 +66,10 @@ async def _end(folder: Path) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
     if what in {"hang", "deaf"}:
         await asyncio.Event().wait()
+    if what == "slow":
+        (folder / "go").read_text()
+    if what == "shout":
+        sys.stderr.write(f"{'a' * 79}\n" * SHOUTED)
     return what
 
 

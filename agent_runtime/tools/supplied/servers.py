@@ -10,9 +10,8 @@ import contextlib
 import contextvars
 import os
 import re
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import IO, Any
+from typing import Any, Self, TextIO
 
 import httpx2
 from dotenv import dotenv_values
@@ -27,12 +26,69 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError, Unreachable
 
 CONNECT_S = 10.0  # for a connection, and for the list of tools
 CLOSE_S = 5.0
+KEPT_OF_STDERR = 64_000  # bytes
 MOST_TOOLS, MOST_PAGES = 200, 50
 LONGEST_DESCRIPTION, LARGEST_SCHEMA = 8_000, 64_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")  # with the server's name, models take at most 64 characters
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _NOT_RUN = frozenset({-32600, -32601, -32602})  # invalid request, unknown method, invalid arguments
 _SHAPED = ("command", "args", "env", "url", "headers", "reads")  # the settings that an approval is bound to
+
+
+class _Stderr:
+    """A server's standard error. It is read as it comes, and only its end is kept."""
+
+    def __init__(self) -> None:
+        self._end = b""
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        self.file = os.fdopen(write, "w")
+        asyncio.get_running_loop().add_reader(self._read, self._take)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._read)
+        self.file.close()
+        os.close(self._read)
+
+    def last_line(self) -> str:
+        self._take()
+        lines = self._end.decode("utf-8", "replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+    def _take(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._end = (self._end + os.read(self._read, KEPT_OF_STDERR))[-KEPT_OF_STDERR:]
+
+
+class _Connection:
+    """A connection. It ends once it is dropped and its last call is over."""
+
+    def __init__(self) -> None:
+        self.ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()
+        self.holder: asyncio.Task[None] | None = None
+        self._calls, self._is_dropped = 0, False
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """Keep the connection for the time of a call."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._end_if_unused()
+
+    def drop(self) -> None:
+        self._is_dropped = True
+        self._end_if_unused()
+
+    def _end_if_unused(self) -> None:
+        if self._is_dropped and not self._calls:
+            self.over.set()
 
 
 class Server:
@@ -44,9 +100,8 @@ class Server:
         self._basis = digest_of(settings.model_dump(mode="json", include=set(_SHAPED)))
         self._secrets: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
-        self._client: Client | None = None
-        self._holder: asyncio.Task[None] | None = None
-        self._over = asyncio.Event()
+        self._current: _Connection | None = None
+        self._open: set[_Connection] = set()  # the current one, and those whose last calls are under way
 
     async def listing(self) -> list[Offered]:
         """Return the tools that the server offers; those that no model could call are left out.
@@ -56,7 +111,8 @@ class Server:
             InvalidInput: its configuration names a variable that is not set.
         """
         tools, cursor = list[Any](), None
-        client = await self._connected()
+        used = await self._connected()
+        client = used.ready.result()
         try:
             async with asyncio.timeout(CONNECT_S):
                 for _ in range(MOST_PAGES):
@@ -65,7 +121,7 @@ class Server:
                     if (cursor := page.next_cursor) is None or len(tools) > MOST_TOOLS:
                         break
         except Exception as error:
-            self._drop()
+            self._drop(used)
             raise self._unreachable(error) from error
         names = [tool.name for tool in tools]
         return [self._offered(tool) for tool in tools[:MOST_TOOLS] if names.count(tool.name) == 1 and _is_usable(tool)]
@@ -77,23 +133,25 @@ class Server:
             Lost: the call was sent and got no answer.
             Unreachable: nothing was sent.
         """
-        client = await self._connected()
+        used = await self._connected()
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                result = await client.session.call_tool(name, dict(args))
+            with used.call():
+                async with asyncio.timeout(self._settings.timeout_s):
+                    result = await used.ready.result().session.call_tool(name, dict(args))
         except MCPError as error:
             if error.error.code in _NOT_RUN:
                 return Answer(text=self._said(error), ok=False)
-            raise self._lost(error) from error
+            raise self._lost(used, error) from error
         except Exception as error:
-            raise self._lost(error) from error
+            raise self._lost(used, error) from error
         return Answer(text=redact(_text(result), self._secrets), ok=not result.is_error)
 
     async def close(self) -> None:
-        """End the connection, and the server if it runs on stdio."""
-        self._over.set()
-        if self._holder is not None:
-            await asyncio.wait([self._holder], timeout=CLOSE_S)
+        """End all connections, and the server if it runs on stdio."""
+        for one in self._open:
+            one.over.set()
+        if holders := [one.holder for one in self._open if one.holder is not None]:
+            await asyncio.wait(holders, timeout=CLOSE_S)
 
     def _offered(self, tool: Any) -> Offered:
         return Offered(
@@ -106,36 +164,39 @@ class Server:
             effect="external-read" if tool.name in self._settings.reads else "write",
         )
 
-    async def _connected(self) -> Client:
+    async def _connected(self) -> _Connection:
         async with self._opening:
-            if self._client is not None:
-                return self._client
-            self._over = asyncio.Event()
-            ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+            if self._current is not None:
+                return self._current
+            made = _Connection()
             # In a context of its own: the connection outlives the turn that opens it.
-            self._holder = asyncio.create_task(self._hold(ready, self._over), context=contextvars.Context())
+            made.holder = asyncio.create_task(self._hold(made), context=contextvars.Context())
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    self._client = await ready
+                    await made.ready
             except TimeoutError as error:
-                self._holder.cancel()
+                made.holder.cancel()
                 raise self._unreachable(error) from error
-            return self._client
+            self._current = made
+            return made
 
-    async def _hold(self, ready: "asyncio.Future[Client]", over: asyncio.Event) -> None:
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+    async def _hold(self, made: _Connection) -> None:
+        self._open.add(made)
+        with _Stderr() as said:
             try:
-                async with self._opened(said) as client:
-                    ready.set_result(client)
-                    await over.wait()
+                async with self._opened(said.file) as client:
+                    made.ready.set_result(client)
+                    await made.over.wait()
             except TurnkeeperError as error:
-                ready.set_exception(error)
+                made.ready.set_exception(error)
             except Exception as error:  # noqa: BLE001  a server may fail in any way
-                if not ready.done():
-                    ready.set_exception(self._unreachable(error, _last_line(said)))
+                if not made.ready.done():
+                    made.ready.set_exception(self._unreachable(error, said.last_line()))
+            finally:
+                self._open.discard(made)
 
     @contextlib.asynccontextmanager
-    async def _opened(self, said: IO[str]) -> AsyncIterator[Client]:
+    async def _opened(self, said: TextIO) -> AsyncIterator[Client]:
         settings, how = self._settings, dict[str, Any](cache=None, read_timeout_seconds=None)
         async with contextlib.AsyncExitStack() as stack:
             if not settings.command and not settings.url:
@@ -144,7 +205,7 @@ class Server:
                 own = StdioServerParameters(
                     command=settings.command, args=[*settings.args], env=self._filled(settings.env), cwd=self._home.root
                 )
-                transport: Any = stdio_client(own, errlog=said)  # type: ignore[arg-type]
+                transport: Any = stdio_client(own, errlog=said)
             else:
                 limits = httpx2.Timeout(CONNECT_S, read=settings.timeout_s)
                 given = httpx2.AsyncClient(headers=self._filled(settings.headers), timeout=limits)
@@ -171,13 +232,14 @@ class Server:
         self._secrets = self._secrets.union(text for text in found if len(text) >= SHORTEST)
         return filled
 
-    def _drop(self) -> None:
-        """Forget the connection; the next use makes another."""
-        self._client = None
-        self._over.set()
+    def _drop(self, used: _Connection) -> None:
+        """Forget a connection; the next use makes another."""
+        if self._current is used:
+            self._current = None
+        used.drop()
 
-    def _lost(self, error: Exception) -> Lost:
-        self._drop()
+    def _lost(self, used: _Connection, error: Exception) -> Lost:
+        self._drop(used)
         return Lost(f"the server {self.name} gave no answer to the call ({self._said(error)})")
 
     def _unreachable(self, error: Exception, said: str = "") -> Unreachable:
@@ -197,11 +259,6 @@ def _is_usable(tool: Any) -> bool:
     if not _NAME.fullmatch(tool.name) or len(tool.description or "") > LONGEST_DESCRIPTION:
         return False
     return len(str(tool.input_schema)) <= LARGEST_SCHEMA and tool.input_schema.get("type") == "object"
-
-
-def _last_line(said: IO[str]) -> str:
-    said.seek(0)
-    return next((line for line in reversed(said.read(64_000).splitlines()) if line.strip()), "")
 
 
 def _text(result: Any) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from agent_runtime.tools.supplied import offers, servers
+from agent_runtime.tools.supplied.offers import Lost
 from agent_runtime.tools.supplied.servers import Server
 from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, STATES, Bench, look_again
 from tests.support import mcp_server
@@ -18,7 +20,7 @@ from tests.support.mcp_server import ADD, Folder
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpServerSettings
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, Unreachable
 
 NOTE = "mcp__desk__note"
 SCOPE = "mcp:desk.note"
@@ -53,6 +55,14 @@ async def bench(home: Home, desk: Folder) -> AsyncIterator[Bench]:
     await made.open()
     yield made
     await made.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def said(bench: Bench) -> str:
@@ -141,6 +151,17 @@ async def test_a_tool_under_another_name_is_another_tool(bench: Bench, desk: Fol
     assert desk.calls == []
     assert await looked(bench, SCOPE) == "its source does not offer it any more"
     assert "offers 1 tools that you have not accepted" in await looked(bench, "desk")
+
+
+async def test_what_is_wrong_is_written_once(bench: Bench, desk: Folder) -> None:
+    bench.script["go"] = [calls((NOTE, {"text": "a"})), calls((NOTE, {"text": "b"}))]
+    desk.offer(ADD, {**ADD, "name": "fresh"})
+    await bench.run()
+    before = (bench.home.run / "tools.json").stat()
+    await bench.run(2)
+    after = (bench.home.run / "tools.json").stat()
+    assert "desk" in problems(bench)
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
 async def test_another_configuration_of_the_server_asks_again(bench: Bench, desk: Folder) -> None:
@@ -246,6 +267,60 @@ async def test_a_server_that_never_answers_delays_no_start_and_no_other_turn(
     assert "it does not answer in time" in await looked(bench, "desk")
     assert "nothing was sent" in await said(bench)
     assert desk.calls == []
+
+
+async def test_a_look_that_a_busy_server_does_not_answer_ends_no_call(
+    home: Home, desk: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("desk", settings_of(desk), home, {})
+    await server.listing()
+    pid = desk.pid
+    os.mkfifo(desk.path / "go")
+    desk.do("slow")
+    call = asyncio.create_task(server.call("note", {"text": "a"}))
+    async with asyncio.timeout(PATIENCE_S):
+        while not desk.calls:
+            await look_again()
+    monkeypatch.setattr(servers, "CONNECT_S", 0.1)
+    with pytest.raises(Unreachable, match="it does not answer in time"):
+        await server.listing()
+    (desk.path / "go").write_text("")
+    assert (await call).text == "slow"
+    assert desk.pid == pid
+    async with asyncio.timeout(PATIENCE_S):
+        while is_alive(pid):  # the connection was given up, and its last call is over
+            await look_again()
+    await server.close()
+
+
+async def test_the_end_of_a_server_ends_also_what_was_given_up(
+    home: Home, desk: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("desk", settings_of(desk), home, {})
+    await server.listing()
+    desk.do("hang")
+    call = asyncio.create_task(server.call("note", {"text": "a"}))
+    async with asyncio.timeout(PATIENCE_S):
+        while not desk.calls:
+            await look_again()
+    desk.do("deaf")
+    monkeypatch.setattr(servers, "CONNECT_S", 0.1)
+    with pytest.raises(Unreachable):
+        await server.listing()
+    assert is_alive(desk.pid)
+    await server.close()
+    assert not is_alive(desk.pid)
+    with pytest.raises(Lost):
+        await call
+
+
+async def test_what_a_server_says_beside_its_answers_takes_no_room(home: Home, desk: Folder) -> None:
+    server = Server("desk", settings_of(desk), home, {})
+    desk.do("shout")
+    assert (await server.call("note", {"text": "a"})).text == "shout"
+    files = [os.fstat(int(name)) for name in os.listdir("/dev/fd") if (Path("/dev/fd") / name).exists()]
+    assert sum(one.st_size for one in files if one.st_nlink == 0) < mcp_server.SHOUTED
+    await server.close()
 
 
 async def test_a_result_is_one_quoted_text_whatever_it_says(bench: Bench, desk: Folder) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from agent_runtime.tools.supplied import offers
 from agent_runtime.tools.supplied.supply import ToolFile
 from tests.integration.runtime.harness import SETTINGS, STATES, Bench
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import ToolSettings
+from turnkeeper.config.started import read_start, write_start
 from turnkeeper.errors import InvalidInput
 
 GARDEN = '''
@@ -136,3 +138,18 @@ def test_a_function_that_wants_what_no_model_gives_is_refused(tmp_path: Path) ->
         "from pathlib", "from langchain.tools import ToolRuntime\nfrom pathlib"))  # fmt: skip
     with pytest.raises(InvalidInput, match="water takes runtime, which no model gives"):
         ToolFile(path).load()
+
+
+async def test_a_file_below_the_persons_home_is_loaded_and_recorded(
+    garden: Garden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "far.py").write_text(GARDEN)
+    garden.settings = SETTINGS.model_copy(update={"tools": ToolSettings(files=("~/far.py",))})
+    write_start(garden.home, offers.PROCESS)
+    await garden.crash()
+    garden.script["go"] = [calls(("water", {"bed": "roses"}))]
+    assert STATES.Name((await garden.run()).state) == "SUCCEEDED"
+    start = read_start(garden.home, offers.PROCESS)
+    assert start is not None
+    assert str(tmp_path / "far.py") in start.files
