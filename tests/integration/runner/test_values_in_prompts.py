@@ -27,9 +27,10 @@ async def test_each_missed_fire_has_the_time_that_it_was_missed_at(rig: Rig, pee
     peer.finishes, peer.now = True, rig.clock.now
     async with rig.running("loop", "dispatcher", "follower"):
         for count in (1, 2, 3):
-            prompts = [request.prompt for request in await peer.saw(count)]
+            while len(peer.received) < count:
+                await rig.pass_time(1)
             await rig.trail.saw("fire.settled", count)
-            await rig.pass_time(1)
+        prompts = [request.prompt for request in peer.received]
     assert prompts == [(first + timedelta(hours=hour)).isoformat() for hour in range(3)]
 
 
