@@ -43,7 +43,8 @@ from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 _RUNTIME = "agent-runtime"
 _COMMAND = f"{PROCESS}/cli"
 _DELIVERY_S = 60.0
-_unread = partial(offered, "trouble of the calendar")
+_TROUBLES = ("trouble of the calendar", "trouble of the prices")
+_unread: Callable[[], str] = lambda: next(filter(None, map(offered, _TROUBLES)), "")  # noqa: E731
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
             works=works,
             beat=beat,
             log=log,
-            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held() or _unread() or "",
+            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held() or _unread(),
             warm_up=lambda: _warm_up(store, clock, entropy),
         )
     finally:

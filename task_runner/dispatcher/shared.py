@@ -6,6 +6,7 @@ that one runner records under the lock of its task. Neither step needs an answer
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -26,6 +27,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, StoreSettings
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage import chain, database, nodes
@@ -408,14 +410,16 @@ def _stop_refused(session: Session, told: WrittenTurnEvent, now: datetime) -> pl
 
 
 def _news_of(told: WrittenTurnEvent, now: datetime) -> outcomes.News:
+    held_by = json.loads(told.held_by_json or "[]") if told.state == "HELD" else []
     return outcomes.News(
         fire_id=told.fire_id,
         attempt=told.attempt,
         state=ledger.TurnState[told.state],
         at=min(from_us(told.at_us), now),
         turn_id=told.turn_id,
-        error=told.error or (f"waits for approval {', '.join(told.held_by)}" if told.held_by else ""),
-        tokens=told.tokens,
+        error=told.error or (f"waits for approval {', '.join(held_by)}" if held_by else ""),
+        tokens=told.tokens_in + told.tokens_out,
+        money=offered("money of tokens", told.tokens_in, told.tokens_out) or 0,
         wake_after_s=told.wake_after_s,
     )
 

@@ -36,14 +36,10 @@ class WrittenTurnEvent(NamedTuple):
     at_us: int
     error: str
     held_by_json: str
-    tokens: int
+    tokens_in: int
+    tokens_out: int
     wake_after_s: int | None
     refused: str = ""  # the field of a fire's request that kept a runtime from beginning the fire
-
-    @property
-    def held_by(self) -> list[str]:
-        """The questions that a held fire waits for."""
-        return json.loads(self.held_by_json or "[]") if self.state == "HELD" else []
 
 
 class Happened(NamedTuple):
@@ -187,9 +183,7 @@ _REFUSED_FOR = (
 )
 _TAKE = Statement(
     _new(
-        *(_told.c[name] for name in WrittenTurnEvent._fields[:10]),
-        (_told.c.tokens_in + _told.c.tokens_out).label("tokens"),
-        _told.c.wake_after_s,
+        *(_told.c[name] for name in WrittenTurnEvent._fields[:-1]),
         sa.func.coalesce(_REFUSED_FOR, ""),
     )
     .where(among(_told.c.sequence, "numbers"))

@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.constellation import Constellation
 from turnkeeper.config.home import Home
+from turnkeeper.config.toml_file import with_key
 
 pytestmark = pytest.mark.process
 
@@ -43,6 +44,24 @@ def test_a_budget_in_money_pauses_the_task_and_needs_a_price(constellation: Cons
     assert constellation.ask("turnkeeper", "task", "show", "news")["paused_note"].startswith(
         "budget: money_per_day is 0.5, "
     )
+
+
+def test_a_budget_in_money_that_does_not_count_for_a_model_without_a_price_is_named(
+    constellation: Constellation,
+) -> None:
+    def said() -> str:
+        return constellation.attempt("turnkeeper", "status").stderr
+
+    for home in constellation.homes:
+        name_a_price(home)
+    constellation.create("news", "--every", "1d", "--budget", "money_per_day=0.50")
+    assert "does not count" not in said()
+    for home in constellation.homes:
+        home.config.write_text(with_key(home.config.read_text(), "model", "name", value="openai:gpt-4"))
+    constellation.until("the budget to be named", lambda: "money_per_day of news does not count" in said())
+    for home in constellation.homes:
+        home.config.write_text(with_key(home.config.read_text(), "model", "name", value="openai:gpt-5"))
+    constellation.until("the price to count", lambda: "does not count" not in said())
 
 
 @pytest.mark.parametrize("limit", ["money_per_day=much", "money_per_day=-1", "money_per_day=0", "money_per_day=1e9"])

@@ -36,6 +36,15 @@ def test_a_run_begins_after_its_seconds_and_keeps_its_id_and_options(lg: Lg) -> 
     assert (person["type"], person["content"], person["id"]) == ("human", "Hello", "m1")
 
 
+def test_braces_in_the_text_of_a_run_that_begins_later_are_no_variables(lg: Lg) -> None:
+    place, text = f"/threads/{lg.thread()}/runs", "Explain {{ user.name }} and {{ time }}"
+    run = lg.ask("POST", place, RUN | {"input": said(text), "after_seconds": 1})
+    lg.constellation.until("the run", lambda: status_of(lg, run) == "success")
+    assert lg.ask("GET", f"{place}/{run['run_id']}/join")["messages"][0]["content"] == text
+    (turn,) = [turn for turn in lg.constellation.conversation() if "user.name" in str(turn)]
+    assert next(one["text"] for one in turn["messages"] if one["role"] == "trigger") == text
+
+
 def test_a_run_begins_once_although_every_process_is_killed(lg: Lg) -> None:
     place = f"/threads/{lg.thread()}/runs"
     run = lg.ask("POST", place, RUN | {"after_seconds": 2})

@@ -161,7 +161,7 @@ def _variable(match: re.Match[str]) -> Variable:
     if not match[2]:
         near = match.string[match.start() : match.start() + 40].splitlines()[0]
         raise InvalidInput(f"{near!r} is not a variable", where="prompt", hint=f"write {{{{ NAME }}}}, or {_PLAINLY}")
-    return Variable(match[2], as_data(json.loads(match[3]), _LONGEST_VALUE) if match[3] else "null")
+    return Variable(match[2], as_data(match[3][1:-1], _LONGEST_VALUE) if match[3] else "null")
 
 
 def _is_of_event(name: str) -> bool:

@@ -3,8 +3,9 @@
 Tokens count at the price of the model that `[model] name` names now. Sums are whole millionths of the currency.
 """
 
+import asyncio
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.toml_file import said_in
@@ -12,6 +13,7 @@ from turnkeeper.errors import InvalidInput
 
 MONEY = "money_per_day"
 MILLION, LONGEST = 1_000_000, 6  # digits before and behind the point
+MOST_NAMED = 5  # tasks
 
 
 class Price(NamedTuple):
@@ -30,11 +32,16 @@ class Price(NamedTuple):
 
 
 class _Used:
-    """The price that this process uses, and the settings from which it was read."""
+    """The price that this process uses, and the settings from which it was read.
+
+    Attributes:
+        trouble: the tasks whose budgets in money do not count without a price; empty if there are none.
+    """
 
     home: Home | None = None
     price: Price | None = None
     changed_ns = 0
+    trouble = ""
 
 
 def use(home: Home) -> Price | None:
@@ -75,6 +82,43 @@ def check(budget: Mapping[str, int]) -> None:
     if MONEY in budget and current() is None:
         hint = "write it below [prices] in config.toml"
         raise InvalidInput(f"{MONEY} needs the price of the model", where="budget", hint=hint)
+
+
+def trouble() -> str:
+    """Return which budgets in money do not count, since the model has no price. Empty if all count."""
+    return _Used.trouble
+
+
+class Watch:
+    """An observer of the runner, which looks with each beat for budgets in money that do not count."""
+
+    def __init__(self, _home: Home, runner: Any, _settings: object, _clock: object) -> None:
+        self._runner, self._seen_ns = runner, -1
+        self._looking: asyncio.Task[None] | None = None
+
+    def keep(self) -> None:
+        """Look at the tasks if no price is known, and the settings changed or a budget did not count before."""
+        if current() is not None:
+            _Used.trouble = ""
+        elif (self._looking is None or self._looking.done()) and (_Used.trouble or self._seen_ns != _Used.changed_ns):
+            self._looking = asyncio.create_task(self._look())
+        self._seen_ns = _Used.changed_ns
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def callbacks(self, _turn_id: str) -> list[Any]:
+        return []
+
+    async def _look(self) -> None:
+        """Name the tasks with a budget in money. Without a price, no new task may have one."""
+        tasks = await self._runner.store.read(lambda session: session.tasks.listed())
+        names = [task.definition.name for task in tasks if MONEY in dict(task.definition.budget)]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        fix = "write the price below [prices] in config.toml, or remove the budget"
+        what = f"{MONEY} of {', '.join(names[:MOST_NAMED])}{more} does not count: the model has no price; {fix}"
+        _Used.trouble = what if names and current() is None else ""
 
 
 def amount_of(key: str, text: str) -> int | None:

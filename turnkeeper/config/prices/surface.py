@@ -5,11 +5,13 @@ from turnkeeper.config.surfaces import Surface
 SURFACE = Surface(
     name="prices",
     settings=("prices",),
+    observers={"task-runner": "turnkeeper.config.prices.prices:Watch"},
     offers={
         "prices of a home": "turnkeeper.config.prices.prices:use",
         "check of prices": "turnkeeper.config.prices.prices:check",
         "amount of money": "turnkeeper.config.prices.prices:amount_of",
         "price of a home": "turnkeeper.config.prices.prices:price_of",
         "money of tokens": "turnkeeper.config.prices.prices:money_of",
+        "trouble of the prices": "turnkeeper.config.prices.prices:trouble",
     },
 )

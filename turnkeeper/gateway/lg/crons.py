@@ -69,7 +69,8 @@ def later_spec(asked: RunRequest, name: str, **where: Any) -> wire.TaskSpec:
     Args:
         where: the thread, the channel, the graph and the category, as fields of a task.
     """
-    spec = wire.TaskSpec(name=name, timezone="Etc/UTC", prompt=asked.text, tags={LATER_TAG: "yes"}, **where)
+    prompt = asked.text.replace("{{", "\\{{")
+    spec = wire.TaskSpec(name=name, timezone="Etc/UTC", prompt=prompt, tags={LATER_TAG: "yes"}, **where)
     setattr(spec, "in", f"{asked.after_s}s")
     spec.input_json = json.dumps(asked.input, ensure_ascii=False)
     spec.run_json = json.dumps(asked.run, ensure_ascii=False)

@@ -105,6 +105,12 @@ def test_a_fire_of_the_schedule_has_no_event_and_the_default_of_each_value() -> 
     assert sent('{{ event.data.ref }} {{ answer }} {{ var.city or "Rome" }}') == 'null null "Rome"'
 
 
+def test_the_default_of_a_value_may_have_a_tab() -> None:
+    prompt = '{{ var.x or "a\tb" }}'
+    check(task(prompt))
+    assert sent(prompt) == '"a\\tb"'
+
+
 def test_a_run_by_hand_gives_values_another_prompt_and_an_input() -> None:
     known = task('Weather in {{ var.city or "Rome" }}?')
     run = as_asked(known, wire.RunTaskRequest(vars={"city": "Köln"}, payload_json='{ "a": 1 }', input_json='{"b":2}'))
