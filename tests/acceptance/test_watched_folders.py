@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from task_runner.cli.folders.folders import DEEPEST, LARGEST, SEEN, read_seen
 from tests.support.constellation import Constellation
 from turnkeeper.constellation.supervisor.daemons import TASK_RUNNER
 
@@ -77,6 +78,53 @@ def test_a_runner_that_kill_9_ends_between_event_and_note_fires_each_file_once(
     assert sorted(prompts(constellation)) == sorted([*expected, said("last.pdf", "last")])
     assert len(fires(constellation)) == 4
     assert constellation.violations() == []
+
+
+def test_a_folder_whose_known_files_were_lost_fires_for_the_next_files(
+    constellation: Constellation, scans: Path
+) -> None:
+    watch(constellation, scans)
+    seen = constellation.home.root / SEEN
+    seen.unlink()
+    constellation.until(
+        "what is there to be written down again", lambda: "before.pdf" in str(read_seen(constellation.home))
+    )
+    (scans / "a.pdf").write_text("one")
+    constellation.until_outcome("file", "succeeded")
+    seen.write_text("{")
+    constellation.until("what is there to be written down again", lambda: "a.pdf" in str(read_seen(constellation.home)))
+    (scans / "b.pdf").write_text("two")
+    constellation.until_outcome("file", "succeeded", 2)
+    assert prompts(constellation) == [said("a.pdf", "one"), said("b.pdf", "two")]
+
+
+def test_files_that_can_have_no_event_are_logged_once_and_keep_no_other_from_theirs(
+    constellation: Constellation, scans: Path
+) -> None:
+    watch(constellation, scans)
+    nest(scans, "\x01" * 255, DEEPEST + 1)
+    with (scans / "huge").open("wb") as file:
+        file.truncate(LARGEST + 1)  # takes no room
+    (scans / "z.pdf").write_text("one")
+    constellation.until_outcome("file", "succeeded")
+    (scans / "z.pdf").write_text("two")
+    constellation.until_outcome("file", "succeeded", 2)
+    reasons = sorted(one["reason"] for one in constellation.logs if one["event"] == "folder.unreadable")
+    assert len(reasons) == 2, "each once"
+    assert "'huge': is larger than" in reasons[0] + reasons[1]
+    assert "data: is longer" in reasons[0] + reasons[1]
+
+
+def nest(folder: Path, name: str, levels: int) -> None:
+    """Make a file below folders, whose path is longer than a call of the system takes."""
+    at = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=at)
+        inner = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=at))
+    os.close(at)
 
 
 def test_a_hostile_name_stays_data(constellation: Constellation, scans: Path) -> None:

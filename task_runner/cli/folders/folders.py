@@ -6,11 +6,14 @@ same id, which has no effect. No link is followed, and nothing but regular files
 """
 
 import asyncio
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -28,6 +31,7 @@ MOST_AT_ONCE = 100  # events of one look
 SEEN = "state/folders-seen.json"
 _CHUNK = 1 << 20
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")  # of a name
+_CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})  # it is gone, or is a link by now
 _GONE = "the folder cannot be read"
 _FULL = f"the folder has more than {MOST_FILES} files; the others are not watched"
 
@@ -65,10 +69,10 @@ def begin(home: Home, name: str, entry: Watched, known: Mapping[str, Stamp]) -> 
     if not name[:1].isalpha() or len(name) > LONGEST_NAME or not _LETTERS.issuperset(name):
         raise InvalidInput(f"{name[:40]!r} is not a folder's name", where="NAME", hint="use a-z, 0-9 and -")
     check_emitted_name(entry.event)
-    FILE.add(home, name, entry)
-    seen = read_seen(home)
-    seen[name] = {path: Known(one, "") for path, one in known.items()}
-    write_seen(home, seen)
+    with _writing(home) as seen:
+        if name not in FILE.read(home):  # otherwise the name is refused below
+            write_seen(home, seen | {name: {path: Known(one, "") for path, one in known.items()}})
+        FILE.add(home, name, entry)
 
 
 def scan(entry: Watched) -> tuple[dict[str, Stamp], str]:
@@ -133,12 +137,41 @@ def write_seen(home: Home, seen: Seen) -> None:
     replace_whole(home.root / SEEN, json.dumps(said).encode())
 
 
+def forget(known: dict[str, Known], present: Collection[str]) -> None:
+    """Remove the files that are gone, if more files are known than a folder may have.
+
+    Until then they stay known, so that a file that comes back with the same content becomes no event.
+    """
+    if len(known) > MOST_FILES:
+        for path in [path for path in known if path not in present]:
+            del known[path]
+
+
+@contextlib.contextmanager
+def _writing(home: Home) -> Iterator[Seen]:
+    """Yield the known files, while no other process writes them."""
+    lock = os.open(home.run / "folders-seen.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield read_seen(home)
+    finally:
+        os.close(lock)
+
+
+def keep_seen(home: Home, before: Seen, looked: Seen) -> None:
+    """Write what a look found, except for folders whose known files another process wrote since the look began."""
+    with _writing(home) as now:
+        found = {name: looked if now.get(name) == before.get(name) else now for name in FILE.read(home)}
+        write_seen(home, {name: of[name] for name, of in found.items() if name in of})
+
+
 class Watch:
     """An observer of the runner, which looks at the folders with each beat."""
 
     def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
         self._home, self._runner, self._failpoints = home, runner, Failpoints(os.environ)
         self._settling = dict[tuple[str, str], Stamp]()
+        self._skipped = dict[tuple[str, str], Stamp]()  # files that cannot be read, which are logged once
         self._problems = dict[str, str]()
         self._looking: asyncio.Task[None] | None = None
 
@@ -160,36 +193,52 @@ class Watch:
             watched = FILE.read(self._home)
             if not watched:
                 return
-            seen = await asyncio.to_thread(read_seen, self._home)
+            before = await asyncio.to_thread(read_seen, self._home)
+            seen = {name: dict(files) for name, files in before.items()}
             fresh = await asyncio.to_thread(self._fresh, watched, seen)
             for name, path, known in fresh:
                 if known.digest != seen[name].get(path, known._replace(digest="")).digest:
-                    await self._runner.service.emit_event(event_of(name, watched[name], path, known))
-                    self._failpoints.reach("runner.file_emitted")
+                    await self._emit(name, watched[name], path, known)
                 seen[name][path] = known
-            if fresh or seen.keys() - watched.keys():
-                kept = {name: files for name, files in seen.items() if name in watched}
-                await asyncio.to_thread(write_seen, self._home, kept)
+            if seen != before or seen.keys() - watched.keys():
+                await asyncio.to_thread(keep_seen, self._home, before, seen)
         except (OSError, TurnkeeperError) as error:
             self._report("", str(error))
 
+    async def _emit(self, name: str, entry: Watched, path: str, known: Known) -> None:
+        """Emit the event of a file. If the event is refused, log that; the file counts as known."""
+        try:
+            await self._runner.service.emit_event(event_of(name, entry, path, known))
+        except InvalidInput as error:
+            self._skip(name, path, str(error))
+        self._failpoints.reach("runner.file_emitted")
+
     def _fresh(self, watched: Mapping[str, Watched], seen: Seen) -> list[tuple[str, str, Known]]:
         """Return the files that changed since they were known and stayed the same since the last look."""
-        fresh, settling = list[tuple[str, str, Known]](), dict[tuple[str, str], Stamp]()
+        fresh = list[tuple[str, str, Known]]()
+        settling, skipped = dict[tuple[str, str], Stamp](), dict[tuple[str, str], Stamp]()
         for name, entry in watched.items():
             present, problem = scan(entry)
             self._report(name, problem)
-            if name not in seen:  # what is known was lost: what is there counts as known
-                seen[name] = {path: Known(stamp, "") for path, stamp in present.items()}
+            _remember(seen, name, present, problem)
             for path, stamp in present.items():
                 if path in seen[name] and seen[name][path].stamp == stamp:
                     continue
                 if self._settling.get((name, path)) != stamp or len(fresh) == MOST_AT_ONCE:
                     settling[name, path] = stamp
-                elif digest := _digest(entry, path, stamp):
+                    continue
+                digest, why = _digest(entry, path, stamp)
+                if digest:
                     fresh.append((name, path, Known(stamp, digest)))
-        self._settling = settling
+                elif why:
+                    settling[name, path] = skipped[name, path] = stamp
+                    if self._skipped.get((name, path)) != stamp:
+                        self._skip(name, path, why)
+        self._settling, self._skipped = settling, skipped
         return fresh
+
+    def _skip(self, name: str, path: str, why: str) -> None:
+        self._runner.log.emit("folder.unreadable", name=name, reason=f"{path[-40:]!r}: {why}"[:300])
 
     def _report(self, name: str, problem: str) -> None:
         """Log a problem of a folder once, and its end."""
@@ -200,11 +249,22 @@ class Watch:
             )
 
 
-def _digest(entry: Watched, path: str, stamp: Stamp) -> str:
+def _remember(seen: Seen, name: str, present: Mapping[str, Stamp], problem: str) -> None:
+    """If the known files of a folder were lost, what is there counts as known. Forget files that are gone."""
+    if name not in seen and (present or not problem):
+        seen[name] = {path: Known(stamp, "") for path, stamp in present.items()}
+    if not problem:
+        forget(seen[name], present)
+
+
+def _digest(entry: Watched, path: str, stamp: Stamp) -> tuple[str, str]:
+    """Return the digest of a file, and why the file cannot be read; both are empty if the file changes just now."""
+    if stamp.size > LARGEST:
+        return "", f"is larger than {LARGEST} bytes"
     try:
-        return digest_of(entry, path, stamp)
-    except OSError:  # it is gone, is a link by now, or may not be read
-        return ""
+        return digest_of(entry, path, stamp), ""
+    except OSError as error:
+        return "", "" if error.errno in _CHANGED else f"cannot be read: {error.strerror}"
 
 
 def _walk(top: str) -> Iterator[tuple[str, Stamp]]:

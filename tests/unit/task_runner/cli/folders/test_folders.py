@@ -8,8 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from task_runner.cli.folders.folders import Known, Stamp, Watched, digest_of, event_of, read_seen, scan, write_seen
+from task_runner.cli.folders.folders import (
+    FILE,
+    MOST_FILES,
+    Known,
+    Stamp,
+    Watched,
+    begin,
+    digest_of,
+    event_of,
+    forget,
+    keep_seen,
+    read_seen,
+    scan,
+    write_seen,
+)
 from turnkeeper.config.home import Home
+from turnkeeper.errors import Conflict
 
 
 def watched(folder: Path) -> Watched:
@@ -93,3 +108,42 @@ def test_what_is_known_is_read_back_also_for_names_that_are_no_text(tmp_path: Pa
     assert read_seen(home) == seen
     (tmp_path / "state" / "folders-seen.json").write_text("[1]")
     assert read_seen(home) == {}
+
+
+def test_a_folder_that_is_added_during_a_look_keeps_its_known_files(tmp_path: Path) -> None:
+    home, stamp = Home(root=tmp_path), Stamp(1, 2, 3)
+    for folder in (tmp_path / "state", home.run):
+        folder.mkdir()
+    begin(home, "a", watched(tmp_path), {"old": stamp})
+    before = read_seen(home)
+    begin(home, "b", watched(tmp_path), {"other": stamp})
+    keep_seen(home, before, {"a": before["a"] | {"new": Known(stamp, "d")}})
+    assert {name: sorted(files) for name, files in read_seen(home).items()} == {"a": ["new", "old"], "b": ["other"]}
+
+
+def test_a_folder_that_was_removed_and_added_again_during_a_look_keeps_its_new_known_files(tmp_path: Path) -> None:
+    home, stamp = Home(root=tmp_path), Stamp(1, 2, 3)
+    for folder in (tmp_path / "state", home.run):
+        folder.mkdir()
+    begin(home, "a", watched(tmp_path), {"old": stamp})
+    before = read_seen(home)
+    FILE.remove(home, "a")
+    begin(home, "a", watched(tmp_path / "state"), {"other": stamp})
+    keep_seen(home, before, before)
+    assert list(read_seen(home)["a"]) == ["other"]
+    with pytest.raises(Conflict):
+        begin(home, "a", watched(tmp_path), {"third": stamp})
+    assert list(read_seen(home)["a"]) == ["other"]
+
+
+def test_files_that_are_gone_are_forgotten_once_a_folder_knows_more_than_it_may_have(tmp_path: Path) -> None:
+    folder, gone = tmp_path / "scans", Known(Stamp(1, 2, 3), "d")
+    folder.mkdir()
+    (folder / "a").write_text("a")
+    seen = {"scans": {f"gone-{number}": gone for number in range(MOST_FILES)}}
+    present, _ = scan(watched(folder))
+    forget(seen["scans"], present)
+    assert len(seen["scans"]) == MOST_FILES, "a file that comes back as it was is no new file"
+    seen["scans"] |= {"a": Known(present["a"], "d")}
+    forget(seen["scans"], present)
+    assert list(seen["scans"]) == ["a"]
