@@ -66,6 +66,20 @@ def test_a_changed_calendar_counts_while_the_runner_runs_and_after_kill_9(conste
     assert next_days(constellation, "news") == [day(1), day(3), day(4)]
 
 
+def test_a_task_that_a_wrong_calendar_ended_is_taken_up_once_it_is_corrected(constellation: Constellation) -> None:
+    def state() -> str:
+        return str(constellation.ask("turnkeeper", "task", "show", "news")["state"])
+
+    constellation.create("news", "--cron", "0 0 * * *", "--tz", "UTC", "--end", f"{day(3)}T12:00:00Z")
+    name_it(constellation)
+    write(constellation, day(1), day(2), day(3))
+    constellation.until("the task to end", lambda: state() == "expired")
+    write(constellation, day(1))
+    constellation.until("the task to be taken up", lambda: state() == "active")
+    assert next_fire(constellation, "news") == day(2)
+    assert constellation.violations() == []
+
+
 def test_a_broken_calendar_is_named_and_its_last_days_count(constellation: Constellation) -> None:
     constellation.create("news", "--cron", "0 0 * * *", "--tz", "UTC")
     name_it(constellation)

@@ -3,8 +3,12 @@
 import asyncio
 from typing import Any
 
+from task_runner.model.task import TaskState, replace
+from task_runner.planner.log_records import LogRecord
+from task_runner.planner.planner import pass_over
+from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.calendar import calendar
-from task_runner.scheduler.planning import LARGEST_BATCH, plan_tasks
+from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_tasks, write_plans
 
 _Stamp = tuple[Any, ...]
 
@@ -51,10 +55,13 @@ class Watch:
         self._seen = stamp
 
     async def _plan_again(self) -> int:
-        """Plan each active task, whose next time may have changed. Return their number."""
+        """Plan each active task, whose next time may have changed, and take up tasks that the calendar ended."""
         store, now = self._runner.store, self._clock.now()
         tasks = await store.read(lambda session: session.tasks.listed())
-        ids = [task.id for task in tasks if task.state == "active"]
+        expired = [task.id for task in tasks if task.state is TaskState.EXPIRED]
+        done = await store.run(lambda session: take_up(session, expired, now))
+        self._runner.log.emit_all(done.events)
+        ids = [task.id for task in tasks if task.state is TaskState.ACTIVE or task.id in expired]
         batches = [ids[start : start + LARGEST_BATCH] for start in range(0, len(ids), LARGEST_BATCH)]
         for batch in batches:
             done = await store.run(lambda session, batch=batch: plan_tasks(session, batch, now))
@@ -72,3 +79,16 @@ class Watch:
             else:
                 found += [known.st_mtime_ns, known.st_size, known.st_ino]
         return tuple(found)
+
+
+def take_up(session: Any, ids: list[Any], now: Any) -> Planned:
+    """Make each of these ended tasks active that has times to come. The times until now are skipped."""
+    plans, records = [], []
+    for snapshot in session.tasks.snapshots(ids) if ids else ():
+        task, timetable = snapshot.task, timetable_of(snapshot.task.definition)
+        if task.state is TaskState.EXPIRED and timetable.next_after(now) is not None:
+            active = replace(snapshot, task=replace(task, state=TaskState.ACTIVE))
+            plans.append((snapshot, pass_over(active, timetable, task.state.value, now)))
+            records.append(LogRecord("task.resumed", {"task_id": task.id, "replay": False}))
+    done = write_plans(session, plans)
+    return Planned(events=[event for event in done.events if event.name != "task.active"] + records)
