@@ -92,8 +92,9 @@ def trouble() -> str:
 class Watch:
     """An observer of the runner, which looks with each beat for budgets in money that do not count."""
 
-    def __init__(self, _home: Home, runner: Any, _settings: object, _clock: object) -> None:
-        self._runner, self._seen_ns = runner, -1
+    def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
+        self._runner, read = runner, current() is not None or said_in(home.config, "prices")
+        self._seen_ns = -1 if read else _Used.changed_ns  # a home without prices reads no tasks at its start
         self._looking: asyncio.Task[None] | None = None
 
     def keep(self) -> None:
