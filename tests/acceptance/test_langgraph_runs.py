@@ -1,4 +1,4 @@
-"""What clients of other servers of the Agent Protocol read in runs, lists and refusals."""
+"""Runs, lists and refusals, as clients of other Agent Protocol servers read them."""
 
 import json
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def held(lg: Lg, thread: str) -> str:
 
 
 def texts(lg: Lg, thread: str) -> list[str]:
-    """Return what people wrote in the state of a thread."""
+    """Return the texts of the human messages in a thread's state."""
     messages = lg.ask("GET", f"/threads/{thread}/state")["values"].get("messages", [])
     return [one["content"] for one in messages if one["type"] == "human"]
 

@@ -68,7 +68,7 @@ async def protocol(client: httpx.AsyncClient, assistant: str, given: Any, answer
 
 
 def compared_protocol(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what is compared of a thread's events: each command and channel, and the order within each channel."""
+    """Return the compared part of a thread's events: each command and channel, and the order within each channel."""
     events, order = defaultdict(list), defaultdict(list)
     for one in found:
         if "method" in one:
@@ -102,7 +102,7 @@ async def streamed(url: str, key: str, assistant: str, given: Any) -> dict[str, 
 
 
 def compared_stream(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is compared of a run: the events by name and their order, and what is read afterwards."""
+    """Return the compared part of a run: the names and order of its events, and the answers to later reads."""
     events = defaultdict(list)
     for one in found["stream"]:
         data = one["data"]
@@ -128,7 +128,7 @@ async def refusals(client: httpx.AsyncClient) -> dict[str, Any]:
 
 
 def compared_refusal(status: int, text: str) -> dict[str, Any]:
-    """Return what is compared of a refusal: not its text. An answer that holds data is compared elsewhere."""
+    """Return the compared part of a refusal, without its text. Answers with data are compared by other functions."""
     if text.startswith('{"detail"'):
         return {"status": status, "body": {"detail": "text"}}
     return {"status": status, "body": json.loads(text) if text.startswith(("{", "null")) else "data"}

@@ -51,7 +51,7 @@ _FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
 
 @dataclass(kw_only=True)
 class History:
-    """What a run left.
+    """A simulated run in retrospect: its rows, its events, and what was planned for it.
 
     Attributes:
         left: rows and events, as the rules for any machines read them.

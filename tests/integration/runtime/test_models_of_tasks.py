@@ -120,9 +120,7 @@ async def test_a_stored_address_counts_only_while_config_toml_names_it(desk: Des
     assert "config.base_url: is not an address of config.toml" in (await desk.turn(event.turn_id)).error
     thread = (await desk.turn(event.turn_id)).thread_id
     sent = await desk.send("and now?", thread_id=thread)
-    assert STATES.Name((await desk.stopped(sent.turn_id)).state) == "FAILED", (
-        "a message goes on with the thread's config"
-    )
+    assert STATES.Name((await desk.stopped(sent.turn_id)).state) == "FAILED", "a message keeps the thread's config"
     sent = await desk.send("and now?", thread_id=thread, config_json='{"base_url": ""}')
     assert STATES.Name((await desk.stopped(sent.turn_id)).state) == "SUCCEEDED", "the home's server answers"
     assert len(other.requests) == 2
