@@ -32,4 +32,5 @@ def build(gateway: Gateway, keys: Keys, parts: Mapping[str, Offered]) -> Any:
     exactly = [Route(path, endpoint=part.app) for path, part in parts.items() if path]
     routes = [*exactly, *(Mount(path, app=part.app) for path, part in parts.items())]
     app = Starlette(routes=routes, lifespan=running)
-    return Door(app, keys, gateway.sessions, gateway.settings.web, gateway.clock)
+    open_ = [path for path, part in parts.items() if part.checks_callers]
+    return Door(app, keys, gateway.sessions, gateway.settings.web, gateway.clock, open_)

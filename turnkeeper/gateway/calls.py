@@ -142,7 +142,9 @@ class Offered(NamedTuple):
     Attributes:
         app: an ASGI application, mounted under the surface's path.
         running: a context that is open while the gateway serves.
+        checks_callers: True if it identifies its callers itself, so that the door asks them for no key.
     """
 
     app: Any
     running: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    checks_callers: bool = False

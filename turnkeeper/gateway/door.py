@@ -1,15 +1,15 @@
 """The checks that every request passes before a surface sees it. `docs/security.md` gives the reason for each.
 
 The order is: the Host is ours; the Origin is the page's own, or the settings name it for `/lg` and `/mcp`; the caller
-is known; a change on `/ui` comes from a page of this session. `/lg` and `/mcp` accept only a key in a header, and `/ui`
-only a cookie. Bodies are bounded in size and time, and every answer carries headers that keep a browser from running or
-framing foreign content.
+is known; a change on `/ui` comes from a page of this session. `/ui` accepts only a cookie, and every other path only a
+key in a header. That includes unknown paths, so no answer tells a caller without a key which paths exist. Bodies are
+bounded in size and time, and every answer carries headers that keep a browser from running or framing foreign content.
 """
 
 import asyncio
 import html
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -83,15 +83,14 @@ def surface_of(path: str) -> str:
     return {"": "web", "ui": "web", "lg": "api", "mcp": "mcp"}.get(first, "")
 
 
-def is_open(path: str) -> bool:
-    """Return True if a path answers unknown callers: its answers reveal nothing about the home."""
-    return path in PUBLIC or path.startswith(STATIC) or not surface_of(path)
-
-
 class Door:
     """An ASGI application that passes a request to another one, or answers it itself."""
 
-    def __init__(self, app: Any, keys: Keys, sessions: Sessions, settings: WebSettings, clock: Clock) -> None:
+    def __init__(
+        self, app: Any, keys: Keys, sessions: Sessions, settings: WebSettings, clock: Clock, open_: Collection[str] = ()
+    ) -> None:
+        """Guard `app`. The paths in `open_`, and the paths below them, check their callers themselves."""
+        self._open = (STATIC, *(f"{path}/" for path in open_))
         self._app, self._keys, self._sessions, self._clock = app, keys, sessions, clock
         self._hosts, self._origins = hosts(settings), frozenset(settings.origins)
         self._cookie = cookie_name(settings.port)
@@ -115,7 +114,7 @@ class Door:
                 scope["who"] = await self._who(request)
                 await self._check_change(request, receive)
         except HTTPException as refused:
-            answer = _refusal(request.url.path, refused)
+            answer = _refusal(request.scope["path"], refused)
         await answer(scope, receive, self._with(extra, scope, send))
 
     async def _socket(self, scope: Any, receive: Any, send: Any) -> None:
@@ -124,10 +123,10 @@ class Door:
         try:
             self._check_host(request)
             self._check_origin(request)
-            _check_socket(request.url.path)
+            _check_socket(request.scope["path"])
             scope["who"] = await self._client(request, "api")
         except HTTPException as refused:
-            answer = _refusal(request.url.path, refused)
+            answer = _refusal(request.scope["path"], refused)
 
         async def sent(message: Any) -> None:
             if message["type"] == "websocket.send" and self._is_revoked(scope["who"]):
@@ -146,7 +145,7 @@ class Door:
         origins = request.headers.getlist("origin")
         if not origins or origins == [self._own(request)]:
             return {}
-        for_clients = surface_of(request.url.path) in {"api", "mcp"}
+        for_clients = surface_of(request.scope["path"]) in {"api", "mcp"}
         if len(origins) != 1 or origins[0] not in self._origins or not for_clients:
             raise HTTPException(403, "pages of other origins may not use this; [web] origins lists the permitted ones")
         return {**_CORS, "access-control-allow-origin": origins[0], "cross-origin-resource-policy": "cross-origin"}
@@ -155,15 +154,16 @@ class Door:
         return self._hosts[request.headers["host"].lower()]
 
     async def _who(self, request: Request) -> Who:
-        surface = surface_of(request.url.path)
-        if is_open(request.url.path):
+        path: str = request.scope["path"]
+        surface = surface_of(path)
+        if path in PUBLIC or f"{path}/".startswith(self._open):  # their answers reveal nothing about the home
             return Who(surface="")
         if surface == "web":
             session = self._sessions.find(cookie_parser(request.headers.get("cookie", "")).get(self._cookie, ""))
             if session is None:
                 raise HTTPException(401, "this browser is not logged in; run: turnkeeper web open")
             return Who(surface=surface, scope=Scope.DECIDE, session=session)
-        return await self._client(request, surface)
+        return await self._client(request, surface or "api")
 
     async def _client(self, request: HTTPConnection, surface: str) -> Who:
         if surface == "api":
@@ -213,7 +213,7 @@ class Door:
 
     async def _check_change(self, request: Request, receive: Any) -> None:
         """Refuse a change that was not sent by a page of this session. Parse the fields of other changes."""
-        if request.method in _SAFE or surface_of(request.url.path) != "web":
+        if request.method in _SAFE or surface_of(request.scope["path"]) != "web":
             return
         if request.headers.get("origin") != self._own(request):
             raise HTTPException(403, "a change must come from this page: the request lacks our Origin")

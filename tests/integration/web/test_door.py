@@ -76,14 +76,16 @@ class Idle:
 
 @asynccontextmanager
 async def in_this_process(
-    home: Home, mcp: Callable[[Gateway], Offered] | None = None
+    home: Home,
+    mcp: Callable[[Gateway], Offered] | None = None,
+    more: Callable[[Idle], dict[str, Offered]] = lambda _idle: {},
 ) -> AsyncIterator[tuple[Idle, int]]:
     home.config.write_text(f"[web]\nport = {free_port()}\n")
     settings, clock, entropy, keys = load_settings(home), SystemClock(), SystemEntropy(), Keys(home)
     keys.create(entropy)
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     idle = Idle(gateway)
-    offered = {"/lg": idle.surface} | ({"/mcp": mcp(gateway)} if mcp else {}) | {"": page(gateway)}
+    offered = {"/lg": idle.surface} | ({"/mcp": mcp(gateway)} if mcp else {}) | more(idle) | {"": page(gateway)}
     web = server.Server(server.config_of(build(gateway, keys, offered)))
     task = asyncio.create_task(web.serve(server.listeners(settings.web)))
     await web.ready.wait()

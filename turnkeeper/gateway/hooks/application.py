@@ -123,4 +123,4 @@ def surface(gateway: Gateway) -> Offered:
     one = [Route("/{token}", decisions.show, methods=["GET"]), Route("/{token}", decisions.decide, methods=["POST"])]
     pages = Starlette(routes=one, exception_handlers={TurnkeeperError: decisions.problem})
     routes: list[Any] = [Mount("/decide", app=pages), Route("/{name}", hooks.take, methods=["POST"])]
-    return Offered(Starlette(routes=routes, exception_handlers={TurnkeeperError: refuse}))
+    return Offered(Starlette(routes=routes, exception_handlers={TurnkeeperError: refuse}), checks_callers=True)
