@@ -153,15 +153,15 @@ def imported(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def offered(name: str, *given: Any) -> Any:
+def offered(name: str, *given: Any, **options: Any) -> Any:
     """Call the function that an installed surface offers under a name. Return None if none does."""
     found = next((one.offers[name] for one in surfaces().values() if name in one.offers), None)
-    return None if found is None else imported(found)(*given)
+    return None if found is None else imported(found)(*given, **options)
 
 
-def required(name: str, *given: Any) -> Any:
+def required(name: str, *given: Any, **options: Any) -> Any:
     """Call the function that an installed surface offers under a name. Raises NotInstalled if none does."""
-    if (answer := offered(name, *given)) is None:
+    if (answer := offered(name, *given, **options)) is None:
         raise NotInstalled(f"the part of Turnkeeper that answers {name} was removed")
     return answer
 

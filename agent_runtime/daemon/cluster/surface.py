@@ -10,6 +10,7 @@ SURFACE = Surface(
         "shared-checkpoints": "agent_runtime.graph.checkpointer.postgres:CheckpointDatabase",
         "shared-runner": "task_runner.dispatcher.shared:parts",
         "shared-rows": "task_runner.store.shared:Shared",
+        "shared-snapshot": "turnkeeper.storage.server.snapshot:SharedSnapshot",
     },
     also=(
         "agent_runtime.graph.checkpointer.postgres",
@@ -17,5 +18,6 @@ SURFACE = Surface(
         "task_runner.dispatcher.shared",
         "task_runner.store.shared",
         "turnkeeper.storage.server.inboxes",
+        "turnkeeper.storage.server.snapshot",
     ),
 )

@@ -29,7 +29,8 @@ from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.locking import reader_of
 from turnkeeper.storage.server import inboxes
-from turnkeeper.storage.server.handover import LOOK_S, SCHEMA, SharedSnapshot
+from turnkeeper.storage.server.handover import LOOK_S, SCHEMA
+from turnkeeper.storage.server.snapshot import SharedSnapshot
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us, rfc3339
 

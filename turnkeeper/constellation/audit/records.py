@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.surfaces import required
 from turnkeeper.constellation.audit import verify
 from turnkeeper.storage import identity, sqlite_files
 from turnkeeper.storage.chain import SCHEMAS, digest, public_key, read_seen
 from turnkeeper.storage.keys import AUDIT, KeyFile
-from turnkeeper.storage.server import handover
 
 Line = dict[str, Any]
 _RECORDS = "SELECT number, at_us, body, content_hash, hash FROM audit ORDER BY number"
@@ -182,7 +182,7 @@ def _stores(home: Home) -> Iterator[dict[str, Any]]:
     if url := load_settings(home).store.shared_url:
         with ExitStack() as opened:
             yield {
-                store: opened.enter_context(closing(handover.SharedSnapshot(url, schema)))
+                store: opened.enter_context(closing(required("shared-snapshot", url, schema)))
                 for store, schema in SCHEMAS.items()
             }
         return

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import required
 from turnkeeper.constellation.query.tables import TABLES, TRAIL, Text
 from turnkeeper.constellation.timeline.sources import Sources
 from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted, shared_url
@@ -63,7 +64,7 @@ class Snapshot:
         self._touched: Touched = set()
         self._named: set[str] = set()
         self._allowed: Touched = set()
-        self._shared: handover.SharedSnapshot | None = None
+        self._shared: Any = None
         self._columns: dict[tuple[str, str], list[str]] = {}  # of the tables of a shared database
         self._made_of: dict[str, Touched] = {}
         self._connection = sqlite3.connect(
@@ -157,7 +158,7 @@ class Snapshot:
     def _outline(self, url: str) -> None:
         """Create the tables of a shared database, empty. The snapshot of the database begins here."""
         try:
-            self._shared = handover.SharedSnapshot(url, "", within_s=_LONGEST_S)
+            self._shared = required("shared-snapshot", url, "", within_s=_LONGEST_S)
             for table, column, schema in self._shared.execute(_OUTLINE):
                 store = next(name for name, of in _STORES.items() if of == schema)
                 self._columns.setdefault((store, table), []).append(column)
@@ -238,7 +239,7 @@ class Snapshot:
         if trails := {trail for table in wanted.values() for trail in table.trails}:
             self._load_trails(trails)
 
-    def _fetch(self, shared: handover.SharedSnapshot, wanted: dict[str, Any]) -> None:
+    def _fetch(self, shared: Any, wanted: dict[str, Any]) -> None:
         """Copy what a statement needs from a shared database: for a view only the columns that it reads, else all."""
         needed: dict[tuple[str, str], set[str]] = {}
         for name, table in wanted.items():

@@ -16,6 +16,7 @@ from typing import Any
 from turnkeeper.clock import SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.surfaces import required
 from turnkeeper.constellation.timeline.records import Record
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.storage import nodes
@@ -59,8 +60,8 @@ class Stores:
 
     def __init__(self, home: Home, skipped: dict[str, str]) -> None:
         self._home, self._skipped = home, skipped
-        self._open: dict[Path, sqlite3.Connection | handover.SharedSnapshot] = {}
-        self._shared: handover.SharedSnapshot | None = None
+        self._open: dict[Path, Any] = {}
+        self._shared: Any = None
         self._clock = SharedClock()
 
     def now_us(self) -> int:
@@ -128,11 +129,11 @@ class Stores:
         except (sqlite3.Error, TurnkeeperError, ValueError) as error:  # ValueError: a string that is not JSON
             self._skipped[path.name] = f"cannot be read: {error}"
 
-    def _ask(self, store: sqlite3.Connection | handover.SharedSnapshot, query: str, *values: Any) -> Iterator[Any]:
+    def _ask(self, store: Any, query: str, *values: Any) -> Iterator[Any]:
         """Run a query whose parameters are $1, $2 and so on, which both databases understand."""
-        if isinstance(store, handover.SharedSnapshot):
-            return store.execute(query, values)
-        return store.execute(query, {str(number): value for number, value in enumerate(values, 1)})
+        is_file = isinstance(store, sqlite3.Connection)
+        rows = store.execute(query, {str(at): value for at, value in enumerate(values, 1)} if is_file else values)
+        return iter(rows)
 
     def _within(self, query: str, key: str, wanted: Wanted) -> tuple[Any, ...]:
         """Return the query of the records in a range, and its values. Only a list of ids depends on the database."""
@@ -144,12 +145,12 @@ class Stores:
             values.append(json.dumps(ids) if is_file else ids)
         return f"SELECT * FROM ({query}) AS told {named} ORDER BY at", *values  # noqa: S608  none of it is from outside
 
-    def _store(self, path: Path) -> sqlite3.Connection | handover.SharedSnapshot | None:
+    def _store(self, path: Path) -> Any:
         """Open a store for reading, as it is now. Return None if the store cannot be read or is missing."""
         if path not in self._open and path.name not in self._skipped:
             try:
                 if url := shared_url(self._home):
-                    self._shared = self._shared or handover.SharedSnapshot(url, _SCHEMAS, named=True)
+                    self._shared = self._shared or required("shared-snapshot", url, _SCHEMAS, named=True)
                     self._open[path] = self._shared
                 elif path.exists():
                     schema = nodes.SCHEMA if path == self._home.schedules_db else handover.SCHEMA

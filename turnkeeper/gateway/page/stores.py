@@ -6,11 +6,11 @@ The reads ask no daemon, so they work while a daemon is down. Each read has its 
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import required
 from turnkeeper.storage.sqlite_files import reading
 from turnkeeper.times import from_us, to_us
 
@@ -70,8 +70,7 @@ def spent(home: Home, url: str, since: datetime) -> list[Spent]:
 def _rows(path: Path, url: str, schema: str, query: str) -> Generator[Mapping[str, Any]]:
     """Yield the rows of a query on a home's file or, with a URL, on the shared database. Raises TurnkeeperError."""
     if url:
-        shared = import_module("turnkeeper.storage.server.handover")  # imported here: no other home needs it
-        with closing(shared.SharedSnapshot(url, schema, named=True)) as store:
+        with closing(required("shared-snapshot", url, schema, named=True)) as store:
             yield from store.execute(query)
     else:
         with reading(path) as file:

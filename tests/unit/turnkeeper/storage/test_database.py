@@ -25,7 +25,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.storage import nodes, schema_revision
 from turnkeeper.storage.database import Database, check_schemas
-from turnkeeper.storage.server import handover
+from turnkeeper.storage.server import handover, snapshot
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import Statement
 
@@ -429,7 +429,7 @@ async def test_each_connection_notices_a_server_that_is_gone_without_a_word(
         monkeypatch.setattr(kind, "_connect_gen", recorded)
     Database(server_url, migrations=MIGRATIONS).close()
     check_schemas(server_url)
-    handover.SharedSnapshot(server_url, "runner").close()
+    snapshot.SharedSnapshot(server_url, "runner").close()
     with suppress(TurnkeeperError):  # it has no tables
         nodes.read_cluster(server_url)
     heard = asyncio.Event()
