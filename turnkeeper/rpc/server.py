@@ -118,25 +118,52 @@ class UnixServer:
 
 
 class Observers:
-    """The observers of a daemon or its turns that the installed surfaces provide."""
+    """The observers of a daemon or its turns that the installed surfaces provide.
+
+    An observer of a daemon has `keep` and `close`, or instead `look`, which is awaited once per beat. If a look still
+    runs at the next beat, there is no second one.
+    """
 
     def __init__(self, process: str, *given: Any) -> None:
         """Create the observers with the arguments `given`. Raises the errors of their constructors."""
         targets = [one.observers[process] for one in surfaces().values() if process in one.observers]
         self._made = [made for target in targets if (made := imported(target)(*given)) is not None]
+        self._looks: dict[Any, asyncio.Task[str]] = {}
 
     def callbacks(self, turn_id: str) -> list[Any]:
         """Return LangChain's callbacks for an interval of a turn."""
         return [callback for one in self._made for callback in one.callbacks(turn_id)]
 
-    def keep(self) -> None:
-        """Let each observer restore files that others removed. Called at each beat."""
+    def keep(self, log: EventLog) -> None:
+        """Let each observer restore files that others removed, or look. Called at each beat."""
         for one in self._made:
-            one.keep()
+            last = self._looks.get(one)
+            if not hasattr(one, "look"):
+                one.keep()
+            elif last is None or last.done():
+                self._looks[one] = asyncio.create_task(_look(one, log, last.result() if last else ""))
 
     def close(self) -> None:
+        for look in self._looks.values():
+            look.cancel()
         for one in self._made:
-            one.close()
+            if not hasattr(one, "look"):
+                one.close()
+
+
+async def _look(one: Any, log: EventLog, before: str) -> str:
+    """Let an observer look. Return why the look failed, or an empty string; log a reason that differs from `before`.
+
+    A failed look does not end the daemon. The next beat looks again.
+    """
+    try:
+        await one.look()
+    except Exception as error:  # noqa: BLE001  recorded
+        reason = f"{type(error).__name__}: {error}"[:500]
+        if reason != before:
+            log.emit("look.failed", observer=type(one).__module__, reason=reason)
+        return reason
+    return ""
 
 
 async def keep_reachable(
@@ -163,7 +190,7 @@ async def keep_reachable(
             repaired += reader.keep()
         repaired += await server.keep()
         if observers is not None:
-            observers.keep()
+            observers.keep(log)
     except (OSError, RuntimeError) as error:
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
     for what in repaired:

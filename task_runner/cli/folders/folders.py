@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from task_runner.model.events import check_emitted_name
 from turnkeeper.config.home import Home
-from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.files import Entries, replace_whole
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -173,37 +173,20 @@ class Watch:
         self._settling = dict[tuple[str, str], Stamp]()
         self._skipped = dict[tuple[str, str], Stamp]()  # files that cannot be read, which are logged once
         self._problems = dict[str, str]()
-        self._looking: asyncio.Task[None] | None = None
 
-    def keep(self) -> None:
-        """Look at the folders, unless the last look still runs."""
-        if self._runner.works and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look())
-
-    def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-
-    def callbacks(self, _turn_id: str) -> list[Any]:
-        return []
-
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Emit the events of new and changed files, then write the files down as known."""
-        try:
-            watched = FILE.read(self._home)
-            if not watched:
-                return
-            before = await asyncio.to_thread(read_seen, self._home)
-            seen = {name: dict(files) for name, files in before.items()}
-            fresh = await asyncio.to_thread(self._fresh, watched, seen)
-            for name, path, known in fresh:
-                if known.digest != seen[name].get(path, known._replace(digest="")).digest:
-                    await self._emit(name, watched[name], path, known)
-                seen[name][path] = known
-            if seen != before or seen.keys() - watched.keys():
-                await asyncio.to_thread(keep_seen, self._home, before, seen)
-        except (OSError, TurnkeeperError) as error:
-            self._report("", str(error))
+        if not self._runner.works or not (watched := FILE.read(self._home)):
+            return
+        before = await asyncio.to_thread(read_seen, self._home)
+        seen = {name: dict(files) for name, files in before.items()}
+        fresh = await asyncio.to_thread(self._fresh, watched, seen)
+        for name, path, known in fresh:
+            if known.digest != seen[name].get(path, known._replace(digest="")).digest:
+                await self._emit(name, watched[name], path, known)
+            seen[name][path] = known
+        if seen != before or seen.keys() - watched.keys():
+            await asyncio.to_thread(keep_seen, self._home, before, seen)
 
     async def _emit(self, name: str, entry: Watched, path: str, known: Known) -> None:
         """Emit the event of a file. If the event is refused, log that; the file counts as known."""

@@ -19,32 +19,17 @@ class Watch:
     def __init__(self, home: Any, runner: Any, _settings: object, clock: Any) -> None:
         self._home, self._runner, self._clock = home, runner, clock
         self._seen: _Stamp = ()
-        self._looking: asyncio.Task[None] | None = None
 
-    def keep(self) -> None:
-        """Read the calendar if one of its files changed."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+    async def look(self) -> None:
+        """If a file changed, read the calendar, plan each task with it, and keep it.
 
-    def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-
-    def callbacks(self, _turn_id: str) -> list[Any]:
-        return []
-
-    async def _look(self) -> None:
-        """Read the calendar, plan each task with it, and keep it. After a kill, the next start does so again."""
+        After a kill, the next start does so again. After a failure, the next look does.
+        """
         stamp = await asyncio.to_thread(self._stamp)
         if stamp == self._seen:
             return
         before, log = calendar.current(), self._runner.log
-        try:
-            found = await asyncio.to_thread(calendar.use, self._home)
-        except Exception as error:  # noqa: BLE001  config.toml cannot be read now; recorded
-            log.emit("calendar.unreadable", reason=str(error)[:500])
-            self._seen = stamp
-            return
+        found = await asyncio.to_thread(calendar.use, self._home)
         if found.trouble and found.trouble != before.trouble:
             log.emit("calendar.unreadable", reason=found.trouble[:500])
         if (kept := calendar.kept(self._home)).days != found.days:
@@ -52,7 +37,7 @@ class Watch:
             log.emit("calendar.changed", file=found.file, days=len(found.days), tasks=count)
         if (kept.key, kept.days) != (found.key, found.days):
             await asyncio.to_thread(calendar.keep, self._home, found)
-        self._seen = stamp
+        self._seen = () if found.trouble else stamp
 
     async def _plan_again(self) -> int:
         """Plan each active task, whose next time may have changed, and take up tasks that the calendar ended."""

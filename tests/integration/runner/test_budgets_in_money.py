@@ -1,14 +1,17 @@
 """A budget in money: what turns cost by the price of the model, kept by day, also over a new start of the runner."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from task_runner.store.store import Store
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper.config.home import Home
 from turnkeeper.config.prices import prices
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, MachineTrouble
 from turnkeeper.v1 import schedules_pb2 as wire
 
 PRICED = '[model]\nname = "openai:small"\n[prices."openai:small"]\nread = 1.25\nwritten = 10\n'
@@ -59,6 +62,38 @@ async def test_a_changed_price_counts_from_then_on(rig: Rig, peer: Peer, price: 
         await spend(rig, peer, 2, 100_000, 0)  # 2.50
         await rig.trail.saw("task.paused")
         assert (await rig.task()).paused_note.startswith("budget: money_per_day is 2.5, 3.0 used")
+
+
+class FailsOnce:
+    """A store whose first read fails."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.reads = store, 0
+
+    async def read(self, wanted: Any) -> Any:
+        self.reads += 1
+        if self.reads == 1:
+            raise MachineTrouble("the disk does not answer")
+        return await self._store.read(wanted)
+
+
+async def test_a_failed_look_for_budgets_that_do_not_count_is_repeated_and_one_that_succeeded_is_not(
+    rig: Rig, price: None
+) -> None:
+    await rig.create(budget=MONEY)
+    store = FailsOnce(rig.store)
+    watch = prices.Watch(rig.home, SimpleNamespace(store=store), None, None)
+    await watch.look()
+    assert (store.reads, prices.trouble()) == (0, "")
+    rig.home.config.write_text("")
+    with pytest.raises(MachineTrouble):
+        await watch.look()
+    assert prices.trouble() == ""
+    await watch.look()
+    assert prices.trouble().startswith("money_per_day of digest does not count")
+    rig.home.config.write_text(PRICED)
+    await watch.look()
+    assert (store.reads, prices.trouble()) == (2, "")
 
 
 async def test_without_a_price_a_budget_in_money_is_refused(rig: Rig) -> None:

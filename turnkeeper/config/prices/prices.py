@@ -3,7 +3,6 @@
 Tokens count at the price of the model that `[model] name` names now. Sums are whole millionths of the currency.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -95,31 +94,22 @@ class Watch:
     def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
         self._runner, read = runner, current() is not None or said_in(home.config, "prices")
         self._seen_ns = -1 if read else _Used.changed_ns  # a home without prices reads no tasks at its start
-        self._looking: asyncio.Task[None] | None = None
 
-    def keep(self) -> None:
-        """Look at the tasks if no price is known, and the settings changed or a budget did not count before."""
-        if current() is not None:
-            _Used.trouble = ""
-        elif (self._looking is None or self._looking.done()) and (_Used.trouble or self._seen_ns != _Used.changed_ns):
-            self._looking = asyncio.create_task(self._look())
-        self._seen_ns = _Used.changed_ns
+    async def look(self) -> None:
+        """Name the tasks with a budget in money if no price is known. Without a price, no new task may have one.
 
-    def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-
-    def callbacks(self, _turn_id: str) -> list[Any]:
-        return []
-
-    async def _look(self) -> None:
-        """Name the tasks with a budget in money. Without a price, no new task may have one."""
-        tasks = await self._runner.store.read(lambda session: session.tasks.listed())
+        The tasks are read if the settings changed since the last look that succeeded, or a budget did not count.
+        """
+        price, changed_ns = current(), _Used.changed_ns
+        if price is None and not _Used.trouble and self._seen_ns == changed_ns:
+            return
+        tasks = await self._runner.store.read(lambda session: session.tasks.listed()) if price is None else ()
         names = [task.definition.name for task in tasks if MONEY in dict(task.definition.budget)]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         fix = "write the price below [prices] in config.toml, or remove the budget"
         what = f"{MONEY} of {', '.join(names[:MOST_NAMED])}{more} does not count: the model has no price; {fix}"
         _Used.trouble = what if names and current() is None else ""
+        self._seen_ns = changed_ns
 
 
 def amount_of(key: str, text: str) -> int | None:

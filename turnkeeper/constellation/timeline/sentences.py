@@ -172,6 +172,7 @@ SENTENCES = {
     "hang.suspected": "the supervisor suspects that {daemon} hangs (pid {suspect}): no progress for {still_s} s.",
     "hang.resumed": "the supervisor saw that {daemon} makes progress again (pid {suspect}).",
     "hang.suppressed": "the supervisor leaves {daemon} alone, because hang detection is suspended (pid {suspect}).",
+    "look.failed": "{process} could not look for changes with {observer}, and looks again: {reason}.",
     "machine.trouble": "{process} noticed trouble of the machine with {daemon}: {reason}.",
     "restart.begun": "the supervisor began the planned restart {id} of agent-runtime.",
     "restart.phase": "the start {id}[ of {daemon}] {reached}[: {error}].",

@@ -1,0 +1,106 @@
+"""Observers of a daemon that look once per beat: one look at a time, and a failed look is told and repeated."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.clock import look_again
+from turnkeeper.bus.event_log import EventLog, read_events
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.rpc.server import Observers
+
+
+class Watch:
+    """An observer whose looks end as the test says."""
+
+    def __init__(self) -> None:
+        self.looks, self.ends = 0, asyncio.Event()
+        self.fails: list[Exception] = []
+
+    async def look(self) -> None:
+        self.looks += 1
+        await self.ends.wait()
+        if self.fails:
+            raise self.fails.pop(0)
+
+
+class Socket:
+    """An observer that keeps a file of its own."""
+
+    def __init__(self) -> None:
+        self.kept = self.closed = 0
+
+    def keep(self) -> None:
+        self.kept += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def log(home: Home) -> EventLog:
+    return EventLog(home.logs, "task-runner", SystemClock())
+
+
+def of(*made: Any) -> Observers:
+    observers = Observers("a process without surfaces")
+    observers._made = list(made)
+    return observers
+
+
+async def beat(observers: Observers, log: EventLog) -> None:
+    """Let the observers look, and wait until they have."""
+    observers.keep(log)
+    while not all(look.done() for look in observers._looks.values()):
+        await look_again()
+
+
+async def test_a_look_that_still_runs_at_the_next_beat_is_the_only_one(log: EventLog) -> None:
+    watch, socket = Watch(), Socket()
+    observers = of(watch, socket)
+    for _ in range(3):
+        observers.keep(log)
+        await look_again()
+    assert (watch.looks, socket.kept) == (1, 3)
+    watch.ends.set()
+    await beat(observers, log)
+    await beat(observers, log)
+    assert watch.looks == 2
+
+
+async def test_a_failed_look_is_logged_once_for_each_reason_and_repeated_at_the_next_beat(
+    log: EventLog, home: Home
+) -> None:
+    watch = Watch()
+    watch.ends.set()
+    watch.fails = [OSError("no room"), OSError("no room"), KeyError("x"), KeyError("x")]
+    observers = of(watch)
+    for _ in range(5):
+        await beat(observers, log)
+    watch.fails = [KeyError("x")]
+    await beat(observers, log)
+    assert watch.looks == 6
+    assert list(reasons(home)) == ["OSError: no room", "KeyError: 'x'", "KeyError: 'x'"]
+
+
+def reasons(home: Home) -> Iterator[str]:
+    for record in read_events(home.logs):
+        assert (record["event"], record["observer"]) == ("look.failed", __name__)
+        yield record["reason"]
+
+
+async def test_closing_ends_the_look_that_runs_and_an_observer_that_never_looked_has_nothing_to_end(
+    log: EventLog,
+) -> None:
+    watch, idle, socket = Watch(), Watch(), Socket()
+    observers = of(watch, socket)
+    observers.keep(log)
+    await look_again()
+    observers._made.append(idle)
+    observers.close()
+    with pytest.raises(asyncio.CancelledError):
+        await observers._looks[watch]
+    assert socket.closed == 1
