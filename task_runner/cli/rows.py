@@ -96,9 +96,9 @@ def outcome_column(header: str, key: str, **looks: Any) -> console.Column:
     return console.Column(header, lambda row: in_words(row[key] or "-"), **looks)
 
 
-def events_lines(spec: Any) -> list[tuple[str, str]]:
-    """Return the lines about the events that a task fires for."""
-    if not spec.HasField("on"):
+def events_lines(spec: Any, schedule: str) -> list[tuple[str, str]]:
+    """Return the lines about the events that a task fires for, unless its schedule in words names them all."""
+    if not spec.HasField("on") or schedule.startswith("after "):
         return []
     held = f" with {', '.join(spec.filters)}" if spec.filters else ""
     window = f", at most once in {spec.debounce}" if spec.debounce not in {"", "0s"} else ""

@@ -174,7 +174,7 @@ def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, l
         *([("if-silent", row["if_silent"])] if row["if_silent"] else []),
         *([("expires", local(row["expires_at"]))] if row["expires_at"] and answer.task.id else []),
         *(("next", f"{local(time(nominal, 'nominal_at'), day=True)}") for nominal in answer.next),
-        *events_lines(answer.task.spec),
+        *events_lines(answer.task.spec, answer.task.schedule),
     ]
     alone = console.is_quiet() and output in {console.Output.TABLE, console.Output.WIDE}
     console.show_record(row, console.Output.NAME if alone else output, name_key="name", lines=lines)
@@ -230,7 +230,7 @@ def edit(
 
 def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
     sides = {side: [row_of(each) for each in getattr(answer, f"{side}_next")] for side in ("old", "new")}
-    changed = list(answer.changed_fields)
+    changed = [name.removesuffix("_json") for name in answer.changed_fields]
     if output in {console.Output.JSON, console.Output.JSONL}:
         row = task_row(answer.task) | {"changed": changed, "old_next": sides["old"], "new_next": sides["new"]}
         console.show_record(row, output, name_key="name", lines=[])

@@ -50,7 +50,7 @@ def kind_of(definition: Definition) -> str:
 
 def describe(definition: Definition) -> str:
     """Describe the schedule in words, without its bounds, and the events that trigger the task."""
-    on = f"on {definition.on.event}" if definition.on else ""
+    on = (offered("followed", definition.on) or f"on {definition.on.event}") if definition.on else ""
     if on and not definition.is_hybrid:
         return on
     if definition.schedule.kind is ScheduleKind.RRULE:

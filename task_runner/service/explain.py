@@ -510,6 +510,9 @@ def _awaited(definition: Definition) -> list[str]:
     on = definition.on
     if on is None:
         return []
+    if (words := describe(definition)).startswith("after ") and not on.debounce:
+        late = f"a success before {rfc3339(on.since)} does not count"
+        return [f"It fires {words} succeeded; {late}. Whether they did: turnkeeper task history"]
     held = f" on which {', '.join(on.filters)} agree{'s' if len(on.filters) == 1 else ''}" if on.filters else ""
     opens = "opens" if definition.is_hybrid else "closes"
     span = format_duration(on.debounce)

@@ -1,5 +1,6 @@
 """Results reach people: real daemons, a signed webhook, a mail server and a command, all on loopback."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,9 +17,11 @@ from tests.support.program import DELIVERY
 from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import with_key
+from turnkeeper.constellation.delivery.send import send
+from turnkeeper.constellation.delivery.targets import Target
 from turnkeeper.constellation.supervisor.daemons import TASK_RUNNER, process_of
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE, Denied
+from turnkeeper.errors import EXIT_DENIED, EXIT_UNREACHABLE, EXIT_USAGE, Denied
 from turnkeeper.gateway.keys import Keys
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.rpc.process import VARIABLE
@@ -222,6 +225,41 @@ def test_a_service_gets_the_text_as_mail_and_keeps_to_the_same_policy(stopped: C
         assert "[delivery] allow" in done.stderr
         assert "example.org" not in done.stderr
         assert len(box.letters) == 1
+
+
+def test_a_mail_keeps_the_lines_of_an_answer_and_shows_its_marks_as_they_are() -> None:
+    data = {"task": "news", "outcome": "succeeded", "text": "Two items:\n- <b>the pump</b>\n- the seal"}
+    with opened(Letterbox()) as box:
+        mail = f"mailto://localhost:{box.port}?from=agent@example.org&to=ada@example.org&mode=insecure"
+        sending = send(
+            Target(service=mail), "k", "success", json.dumps({"data": data}), SystemClock().now(), allowed=["localhost"]
+        )
+        assert asyncio.run(sending) == ""
+        ((_, text),) = box.texts()
+        assert [letter.get_content_type() for letter in box.letters] == ["text/plain"]
+    assert text.split("\r\n") == ["Two items:", "- <b>the pump</b>", "- the seal", ""]
+
+
+def test_a_service_that_cannot_be_reached_leads_to_the_program_that_says_why(stopped: Constellation) -> None:
+    allow(stopped, "localhost:9")
+    add(stopped, "ada", "--service", "mailto://ada:planted@localhost:9?to=ada@example.org&mode=insecure")
+    done = stopped.attempt("turnkeeper", "deliver", "test", "ada")
+    assert (done.returncode, "apprise -vv" in done.stderr, "planted" in done.stderr) == (EXIT_UNREACHABLE, True, False)
+
+
+def test_adding_or_testing_a_target_says_what_keeps_real_results_from_it(constellation: Constellation) -> None:
+    allow(constellation)
+    constellation.create("news", "--every", "365d")
+    done = constellation.attempt("turnkeeper", "deliver", "add", "ada", "--command", "true", "--task", "news")
+    assert (done.returncode, "no task" in done.stderr, "nothing is delivered yet" in done.stderr) == (0, False, True)
+    with delivering(constellation):
+        done = constellation.attempt("turnkeeper", "deliver", "add", "bob", "--command", "true", "--task", "newz")
+        assert (done.returncode, "warning: there is no task newz yet" in done.stderr) == (0, True)
+        assert "older settings" not in constellation.attempt("turnkeeper", "deliver", "test", "ada").stderr
+        allow(constellation, "nas.local")
+        said = constellation.attempt("turnkeeper", "deliver", "test", "ada").stderr
+        assert "ada took it" in said
+        assert "older settings (delivery.allow); then run: turnkeeper up --restart" in " ".join(said.split())
 
 
 def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_input(stopped: Constellation) -> None:

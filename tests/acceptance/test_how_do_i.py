@@ -26,13 +26,11 @@ COMMANDS = re.findall(r"^    (turnkeeper .*)$", PAGE, re.MULTILINE)
 
 @pytest.fixture
 def tools_of_mine(constellation: Constellation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A server in the home, and a file in the folder in which the commands are typed."""
+    """A server and a file of tools, in the folder in which the commands are typed."""
     desk = Folder(tmp_path / "desk")
     desk.offer()
     start = f"import runpy, sys\nsys.argv[1:] = [{str(desk.path)!r}]\n"
-    (constellation.home.root / "desk.py").write_text(
-        f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n"
-    )
+    (tmp_path / "desk.py").write_text(f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n")
     (tmp_path / "garden.py").write_text(GARDEN)
     with constellation.home.config.open("a") as config:
         config.write("\n[prices.offline]\nread = 1.25\nwritten = 10\n")

@@ -111,6 +111,30 @@ def test_from_the_first_look_to_a_tool_that_asks_nothing(
     assert at_work.violations() == []
 
 
+def test_the_offline_model_calls_a_tool_that_a_prompt_names_so_that_it_can_be_tried_without_a_key(
+    stopped: Constellation, desk: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = f"import runpy, sys\nsys.argv[1:] = [{str(desk.path)!r}]\n"
+    (tmp_path / "desk.py").write_text(f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n")
+    monkeypatch.chdir(tmp_path)
+    stopped.command("turnkeeper", "tools", "add", "desk", "--command", f"{sys.executable} desk.py")
+    stopped.start()
+    prompt = 'Note it.\nuse mcp:desk.note: {"text": "bread"}\nuse mcp:desk.read\nuse tools:water: now'
+    stopped.create("jot", "--every", "365d", "--category", "loop", "--prompt", prompt)
+    stopped.command("task-runner", "run", "jot")
+    stopped.until_outcome("jot", "interrupted")
+    (asked,) = stopped.ask("agent-runtime", "approvals", "list")
+    assert (asked["tool"], asked["args"]) == ("mcp__desk__note", {"text": "bread"})
+    stopped.command("agent-runtime", "approvals", "approve", asked["interrupt_id"])
+    stopped.until_outcome("jot", "succeeded")
+    assert len(desk.calls) == 1
+    (*_, last) = (message["text"] for turn in stopped.conversation() for message in turn["messages"])
+    assert "mcp__desk__note answered: " in last
+    assert "mcp:desk.read is not offered" in last
+    assert "tools:water was not called: write its arguments as a JSON object" in last
+    assert "rule-based offline model" in last
+
+
 @pytest.mark.parametrize(
     ("step", "sent", "answer", "at_last"),
     [("tool.begun", 0, "run it", 1), ("tool.answered", 1, "leave it", 1), ("tool.written", 1, "", 1)],

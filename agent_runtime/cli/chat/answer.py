@@ -279,7 +279,8 @@ def _resolve(command: Command, item: Item, change: Callable[[Any], Any]) -> str:
     done = change(request)
     if command.does == "for_task":
         revoke = f"turnkeeper approvals exceptions revoke {done.exception}"
-        return f"approved from now on, as standing exception {done.exception} ({revoke}): {item.text}"
+        widely = f" with any {' and any '.join(request.any_value)}," if request.any_value else ""
+        return f"approved from now on,{widely} as standing exception {done.exception} ({revoke}): {item.text}"
     if command.does == "answer":
         return f"answered “{clipped(done.message, 60)}”, and the turn continues: {item.text}"
     return f"{_DONE[command.does]}: {item.text.partition(' needs ')[0]}"

@@ -78,7 +78,7 @@ class OfflineModel(BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         del tool_choice  # the rules choose
-        return self.bind(offered=[_name_of(tool) for tool in tools], **kwargs)
+        return self.bind(names=[_name_of(tool) for tool in tools], **kwargs)
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **kwargs: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._answer(messages, **kwargs))])
@@ -103,16 +103,15 @@ class OfflineModel(BaseChatModel):
         self,
         messages: list[BaseMessage],
         turn: TurnContext | None = None,
-        offered: Sequence[str] = (),
+        names: Sequence[str] = (),
         role: str = "",
         **_unused: Any,
     ) -> AIMessage:
         entropy: Entropy = self.entropy
         window = _this_turn(messages)
-        brief = replace(_brief(window, turn, frozenset(offered)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
-        rule = _SUBAGENTS.get(role) or next(
-            (job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes), reply
-        )
+        brief = replace(_brief(window, turn, frozenset(names)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
+        fitting = (job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes)
+        rule = _SUBAGENTS.get(role) or offered("own-tools-job", brief) or next(fitting, reply)
         step = rule(brief, _exchanges(window))
         number = sum(isinstance(message, AIMessage) for message in window)
         said = _message(step, _stem(window, None if role else turn), number)

@@ -58,7 +58,8 @@ def add(
 ) -> None:
     """Write an MCP server or a Python file into config.toml, and accept the tools of the server.
 
-    Write keys by hand, as $NAME: `env` for a program, `headers` for an address.
+    Write keys by hand, as $NAME: `env` for a program, `headers` for an address. The program runs in the home; a file of
+    the current folder is written with its whole path.
 
     Example: turnkeeper tools add files --command "npx -y @modelcontextprotocol/server-filesystem notes"
     """
@@ -69,11 +70,16 @@ def add(
     if name.endswith(".py"):
         text = toml.with_items(text, "tools", "files", [str(Path(name).absolute())], settings.tools.files)
     else:
-        program, *args = shlex.split(command) or [""]
+        program, *args = map(_whole, shlex.split(command) or [""])
         for key, value in (("args", args), ("command", program), ("url", url)):
             text = toml.with_key(text, f"mcp_servers.{name}", key, value) if value else text
     _accept(place, toml.TomlFile(place.config, text).validate(known.Settings), [name], output)
     replace_whole(place.config, text.encode())
+
+
+def _whole(word: str) -> str:
+    """Return the whole path if a word of a command names a file of the current folder, else the word."""
+    return str(Path(word).absolute()) if {".", "/"} & {*word} and Path(word).is_file() else word
 
 
 @app.command("accept")
@@ -100,7 +106,7 @@ def _accept(place: Home, settings: Any, names: list[str], output: Output) -> Non
     named = {str(Path(name).absolute()) if name.endswith(".py") else name for name in names}
     for name in named - {part for row in rows for part in (row["scope"], row["source"])}:
         if name in problems:
-            raise InvalidInput(problems[name], where=name)
+            raise InvalidInput(problems[name])
         raise NotFound(f"no server or tool {name[:80]!r}", where="NAME", hint="see: turnkeeper tools list")
     wanted = [one for one in listed.values() if not names or {one.source, one.scope} & named]
     whole = {one.source for one in wanted if not names or one.source in named}

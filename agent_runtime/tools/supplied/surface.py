@@ -10,6 +10,7 @@ SURFACE = Surface(
     settings=("mcp_servers", "tools"),
     offers={
         "supplied-tools": "agent_runtime.tools.supplied.supply:supplied_tools",
+        "own-tools-job": "agent_runtime.tools.supplied.orders:job",
         "supplied-facts": "agent_runtime.tools.supplied.supply:facts",
         "findings": "agent_runtime.tools.supplied.offers:findings",
     },

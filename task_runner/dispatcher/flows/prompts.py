@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from task_runner.model.events import LARGEST_DATA, SUCCEEDED, Event, data_of, prompt_line
-from task_runner.model.task import HOSTED, Definition, Fire, replace
+from task_runner.model.task import HOSTED, Definition, EventTrigger, Fire, replace
 from task_runner.timetable import zone
 from turnkeeper.config.json_text import as_data, read_object
 from turnkeeper.errors import InvalidInput
@@ -116,6 +116,12 @@ def mark(task_id: str) -> str:
 def names_before(filters: Iterable[str]) -> Sequence[str]:
     """Return the names of tasks in the filter `after=a,b`; empty without one."""
     return next((text.removeprefix(_AFTER).split(",") for text in filters if text.startswith(_AFTER)), [])
+
+
+def followed(on: EventTrigger) -> str:
+    """Return the trigger of a task with `--after` in words; empty for any other trigger, or one with more filters."""
+    names = names_before(on.filters) if on.event == SUCCEEDED and len(on.filters) == 1 else ()
+    return f"after {' and '.join(names)}" if names else ""
 
 
 def variables(prompt: str) -> Iterator[Variable]:

@@ -6,6 +6,7 @@ SURFACE = Surface(
     name="flows",
     offers={
         "answers": "task_runner.dispatcher.flows.answers:answers",
+        "followed": "task_runner.dispatcher.flows.prompts:followed",
         "all before succeeded": "task_runner.dispatcher.flows.answers:is_whole",
         "variables of a prompt": "task_runner.dispatcher.flows.prompts:check",
         "prompt with an event": "task_runner.dispatcher.flows.prompts:with_event",

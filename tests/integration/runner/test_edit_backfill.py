@@ -42,6 +42,7 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
         "prompt": "q", "catch_up": "run-all", "overlap": "queue", "revision": 2,
     }  # fmt: skip
     assert "nothing changed" in command("edit", "digest", "--prompt", "q")[2]
+    assert "digest: payload would be changed" in command("edit", "digest", "--payload", '{"a": 1}', "--dry-run")[2]
     assert json.loads(command("show", "digest", "-o", "json")[1])["revision"] == 2
     assert command("edit", "digest", "--no-read-only", "--cron", "0 9 * * *", "-o", "json")[0] == 0
     assert json.loads(command("show", "digest", "-o", "json")[1])["cron"] == "0 9 * * *"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from task_runner.cli.rows import events_lines
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.emitting import create, fires, settle
 from tests.integration.runner.scripted_runtime import Peer, State
@@ -98,3 +99,18 @@ async def test_a_task_that_an_agent_made_gets_no_answer_of_another(rig: Rig, pee
     async with rig.running():
         await succeeded(rig, peer, "first", "a secret", 1)
         assert "a secret" not in (await peer.saw(2))[1].prompt
+
+
+async def test_a_task_that_follows_says_so_in_the_words_of_its_option(rig: Rig) -> None:
+    await create(rig, "third", on="task.succeeded", filters=["after=first,second"])
+    made = await rig.service.get_task(wire.GetTaskRequest(name="third"))
+    assert made.schedule == "after first and second"
+    assert events_lines(made.spec, made.schedule) == []
+    await create(rig, "held", on="task.succeeded", filters=["after=first", "kind=schedule"])
+    held = await rig.service.get_task(wire.GetTaskRequest(name="held"))
+    assert held.schedule == "on task.succeeded"
+    assert events_lines(held.spec, held.schedule) == [
+        ("next", "when task.succeeded comes with after=first, kind=schedule")
+    ]
+    why = await rig.service.explain_fire(wire.ExplainFireRequest(name="third"))
+    assert "It fires after first and second succeeded; a success before" in " ".join(why.lines)

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import sys
-from contextlib import closing
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -14,16 +15,20 @@ from pydantic import ValidationError
 from turnkeeper import console
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.started import changes, read_start, settings_now
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.constellation.delivery import hosts, outbox, targets
 from turnkeeper.constellation.delivery.send import send
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import is_held
 from turnkeeper.storage.statements import cursor_at, number_of
 from turnkeeper.times import from_us, rfc3339
+from turnkeeper.v1 import schedules_pb2 as schedules
 
 app = App("Deliver what tasks achieve, or ask, to people: by a command, a webhook, e-mail or a chat.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")]
@@ -103,8 +108,32 @@ def add(
     if secret:
         console.note("the key of its signatures, shown this once:")
         print(secret)
+    for unknown in _unknown(place, made.tasks):
+        console.note(f"warning: there is no task {unknown} yet; see: turnkeeper task list")
+    _note_state(place)
+
+
+def _unknown(place: Home, names: Iterable[str]) -> list[str]:
+    """Return those names that no task has; empty if task-runner does not answer."""
+    with suppress(TurnkeeperError), closing(Caller(place, via="turnkeeper/cli", deadline_s=5.0)) as caller:
+        return [name for name in names if not _is_task(caller, name)]
+    return []
+
+
+def _is_task(caller: Caller, name: str) -> bool:
+    try:
+        return bool(caller.GetTask(schedules.GetTaskRequest(name=name)).spec.name == name)
+    except NotFound:
+        return False
+
+
+def _note_state(place: Home) -> None:
+    """Note that nothing is delivered yet, or that the running process still has older settings."""
+    start = read_start(place, _PROCESS)
     if not is_held(place, _PROCESS):
         console.note(_SET)
+    elif start and (older := changes(start.settings, settings_now(place, _PROCESS))):
+        console.note(f"real deliveries still go by older settings ({', '.join(older)}); {hosts.RELOAD}")
 
 
 def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:
@@ -173,6 +202,7 @@ def test(name: Name) -> None:
     if why:
         raise Unreachable(f"the target did not take it: {why}", where=name)
     console.note(f"{name} took it")
+    _note_state(place)
 
 
 @app.command()

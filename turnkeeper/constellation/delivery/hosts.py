@@ -12,6 +12,7 @@ from typing import Any
 from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import Denied, Unreachable
 
+RELOAD = "then run: turnkeeper up --restart"
 _resolve = socket.getaddrinfo
 
 
@@ -34,7 +35,7 @@ def resolve(host: str, port: int, allowed: Collection[str]) -> list[Any]:
             try:
                 offered("refuse_private", ip_address(address[0]))
             except Denied as error:
-                hint = f'to permit it, add "{host}:{port}" to [delivery] allow in config.toml'
+                hint = f'to permit it, add "{host}:{port}" to [delivery] allow in config.toml; {RELOAD}'
                 raise Denied(error.what, where=f"{host}:{port}", hint=hint) from error
     return found
 

@@ -33,6 +33,7 @@ LONGEST_S = 20.0
 LONGEST_TEXT = 32_000  # characters, in the variables of a command and in the text of a service
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE")
 _FAULTS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
+_NOT_TAKEN = "the service could not be reached, or did not take it; to see why, run: apprise -vv -b hello URL"
 _OVER = 410  # Gone: the receiver wants no more
 _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
 _ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run"}
@@ -150,8 +151,8 @@ def serve(asked: Mapping[str, Any]) -> str:
     sender = apprise.Apprise()
     if not sender.add(asked["address"]):
         return "apprise does not know this kind of address"
-    taken = sender.notify(title=asked["TITLE"], body=asked["TEXT"] or asked["TITLE"])
-    return "" if taken else (refused or ["the service could not be reached, or did not take it"])[0]
+    taken = sender.notify(title=asked["TITLE"], body=asked["TEXT"] or asked["TITLE"], body_format="text")
+    return "" if taken else (refused or [_NOT_TAKEN])[0]
 
 
 if __name__ == "__main__":

@@ -319,6 +319,8 @@ def test_an_approval_for_the_task_is_asked_for_and_says_how_it_ends() -> None:
     told = perform(parse("f 1 text", waiting()), "general", "r", change)
     assert (asked[0].decision, asked[0].for_task, list(asked[0].any_value)) == ("approve", True, ["text"])
     assert "approvals exceptions revoke 3" in told
+    assert "approved from now on, with any text, as" in told
+    assert "with any" not in perform(parse("f 1", waiting()), "general", "r", change)
     once = replace(ASKED, once_only="it makes tasks")
     found = Waiting()
     found.update(project(FIRE, [PROMPT], [once], first=True))
