@@ -38,10 +38,10 @@ def at_work(stopped: Constellation, model: ChatServer, desk: Folder) -> Constell
     env = stopped.home.environment
     env.write_text(f"OPENAI_API_KEY={KEY}\n")
     env.chmod(0o600)
-    argv = json.dumps([mcp_server.__file__, str(desk.path)])
+    command, *args = mcp_server.command(desk.path)
     text = with_key(stopped.home.config.read_text(), "model", "name", "openai:stub")
     text = with_key(text, "model", "base_url", model.url)
-    text += f'\n[mcp_servers.desk]\ncommand = "{sys.executable}"\nargs = {argv}\n'
+    text += f'\n[mcp_servers.desk]\ncommand = "{command}"\nargs = {json.dumps(args)}\n'
     stopped.home.config.write_text(text)
     stopped.start()
     return stopped

@@ -107,7 +107,7 @@ def serve() -> None:
             environ = dict(os.environ) | asked["environ"]
             answer = _fork_daemon(asked["which"], asked["home"], asked["log"], environ)
             alive.add(answer)
-        elif asked["pid"] in alive:
+        elif asked["do"] == "kill" and asked["pid"] in alive:
             os.kill(asked["pid"], asked["signal"])
             os.waitpid(asked["pid"], 0)
             alive.remove(asked["pid"])
@@ -293,6 +293,10 @@ class ForkServer:
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Kill a daemon with SIGKILL, or send another signal, and wait until it is gone."""
         self._ask(do="kill", pid=pid, signal=number)
+
+    def wait(self) -> None:
+        """Wait until the process is prepared. Later forks take a few hundredths of a second."""
+        self._ask(do="wait")
 
     def close(self) -> None:
         self._process.communicate(timeout=PATIENCE_S)

@@ -1,5 +1,7 @@
 """An MCP server whose tools and behaviour stand in a folder: `python mcp_server.py FOLDER [KEY]`.
 
+`command` is the same program as a fork of a process that has imported the library, which takes most of a start.
+
 It speaks on stdio. With a key it speaks over HTTP, to those who send the key, at the port that the file `port` names.
 
 `tools.json` says what it offers at each listing. A call is written into `calls.jsonl` before it is answered. A file
@@ -109,9 +111,22 @@ async def serve_http(folder: Path, key: str) -> None:
     await uvicorn.Server(uvicorn.Config(guarded, log_level="error")).serve(sockets=[place])
 
 
-if __name__ == "__main__":
-    FOLDER = Path(sys.argv[1])
-    (FOLDER / "pid").write_text(str(os.getpid()))
-    if (FOLDER / "deaf").exists():
+def command(folder: Path) -> list[str]:
+    """Return the command line of a fork that serves this folder on stdio."""
+    from tests.support.forked_daemons import fork_server, program
+
+    fork_server().wait()  # a client gives a server that starts a few seconds
+    return [*program("tests.support.mcp_server"), str(folder)]
+
+
+def main(argv: list[str]) -> int:
+    folder = Path(argv[0])
+    (folder / "pid").write_text(str(os.getpid()))
+    if (folder / "deaf").exists():
         sys.stdin.read()
-    asyncio.run(serve(FOLDER) if len(sys.argv) < 3 else serve_http(FOLDER, sys.argv[2]))
+    asyncio.run(serve(folder) if len(argv) < 2 else serve_http(folder, argv[1]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,15 @@ NOTE = "mcp__desk__note"
 SCOPE = "mcp:desk.note"
 
 
-def settings_of(folder: Folder, **changes: object) -> McpServerSettings:
-    given = {"command": sys.executable, "args": (mcp_server.__file__, str(folder.path)), "env": {"WHO": "the desk"}}
+def settings_of(folder: Folder, *, argv: Sequence[str] = (), **changes: object) -> McpServerSettings:
+    command, *args = argv or mcp_server.command(folder.path)
+    given = {"command": command, "args": args, "env": {"WHO": "the desk"}}
     return McpServerSettings.model_validate(given | changes)
+
+
+def started(folder: Folder) -> McpServerSettings:
+    """Return the settings of a server that is no fork, so that its process ends with the connection."""
+    return settings_of(folder, argv=(sys.executable, mcp_server.__file__, str(folder.path)))
 
 
 @pytest.fixture
@@ -272,7 +278,7 @@ async def test_a_server_that_never_answers_delays_no_start_and_no_other_turn(
 async def test_a_look_that_a_busy_server_does_not_answer_ends_no_call(
     home: Home, desk: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Server("desk", settings_of(desk), home, {})
+    server = Server("desk", started(desk), home, {})
     await server.listing()
     pid = desk.pid
     os.mkfifo(desk.path / "go")
@@ -296,7 +302,7 @@ async def test_a_look_that_a_busy_server_does_not_answer_ends_no_call(
 async def test_the_end_of_a_server_ends_also_what_was_given_up(
     home: Home, desk: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Server("desk", settings_of(desk), home, {})
+    server = Server("desk", started(desk), home, {})
     await server.listing()
     desk.do("hang")
     call = asyncio.create_task(server.call("note", {"text": "a"}))
