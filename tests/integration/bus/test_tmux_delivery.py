@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support import tmux
+from tests.support import forked_daemons, tmux
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox
@@ -46,6 +46,7 @@ class Terminal:
         self.kept = home.root / "kept"
         self.kept.touch()
         self.server = f"tk-{os.getpid()}-{SystemEntropy().hex(6)}"
+        self.watching = ("watch", "codex", "--tmux", "codex", "--tmux-server", self.server)
         self.environ = os.environ | {"TMUX_TMPDIR": str(home.root)}  # its socket goes with the home
         self.agent = home.root / "aider"
         self.agent.write_text("from tests.integration.bus.pane_agent import main\nmain()\n")
@@ -74,16 +75,22 @@ class Terminal:
         """Return what the program read, without the marks around pastes."""
         return self.kept.read_bytes().replace(b"\x1b[200~", b"").replace(b"\x1b[201~", b"")
 
-    def command(self, *argv: str, **environ: str) -> "subprocess.Popen[str]":
+    def command(
+        self, *argv: str, program: Sequence[str] = (sys.executable, "-m", "agent_runtime"), **environ: str
+    ) -> "subprocess.Popen[str]":
         child = subprocess.Popen(
-            [sys.executable, "-m", "agent_runtime", "--home", str(self.home.root), "inbox", *argv],
+            [*program, "--home", str(self.home.root), "inbox", *argv],
             cwd=ROOT, env=self.environ | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._children.append(child)
         return child
 
     def watch(self, **environ: str) -> "subprocess.Popen[str]":
-        return self.command("watch", "codex", "--tmux", "codex", "--tmux-server", self.server, **environ)
+        return self.command(*self.watching, **environ)
+
+    def watch_in_a_fork(self) -> "subprocess.Popen[str]":
+        """Start a watcher that has imported everything. Its pid is not that of the process that is returned."""
+        return self.command(*self.watching, program=forked_daemons.program("agent_runtime"))
 
     def put(self, text: str, **changes: object) -> str:
         folder = self.home.inbox("codex")
@@ -256,7 +263,7 @@ def test_an_agent_that_ends_while_it_is_given_a_text_leaves_nothing_for_its_shel
     terminal = terminals(f"{AGENT} --exit-after {read}", shell=shell)
     terminal.at_prompt()
     name = terminal.put(HARM)
-    watcher = terminal.watch()
+    watcher = terminal.watch_in_a_fork()
     _, said = watcher.communicate(timeout=PATIENCE_S)
     assert watcher.returncode in {3, 4}, said
 
