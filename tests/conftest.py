@@ -152,6 +152,7 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[postgres.Server 
         absent = "PostgreSQL is not installed: make test-services"
         pytest.fail(absent) if "CI" in os.environ else pytest.skip(absent)
     server = postgres.Server(binaries)
+    server.dump_tables()
     yield server
     server.stop()
 

@@ -4,6 +4,7 @@ Its text order is not that of bytes, so a list without an explicit order differs
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 from examples.demo import postgres
@@ -22,6 +23,14 @@ class Server(postgres.Server):
 
     def __init__(self, binaries: Path, changes: Mapping[str, str] = SETTINGS) -> None:
         super().__init__(binaries, SETTINGS | dict(changes))
+
+    def dump_tables(self) -> None:
+        """Prepare the tables of new stores (`templates.py`), which otherwise takes most of a short test."""
+        pg_dump = (self._binaries / "postgres").resolve().with_name("pg_dump")
+        if pg_dump.exists():
+            url = self.create()
+            import_module("tests.support.templates").dump_tables(url, pg_dump, self.folder)
+            self.drop(url)
 
 
 class Places:

@@ -1,23 +1,30 @@
 """Templates that tests share: a new store, which takes many migrations, and the schemas of tools.
 
 The first new store of a process is migrated normally, and so is each store of an earlier version; the others are copies
-of the first. LangChain and LangGraph need as long to read the signature of a tool's function as the rest of a runtime's
+of the first. On a server for tests, the tables of a new store are created by the statements in the server's folder,
+which pg_dump wrote after the first migrations. LangChain and LangGraph need as long to read the signature of a tool's function as the rest of a runtime's
 start takes, so tools of the same function share the results.
 """
 
 import inspect
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from langchain_core.tools import BaseTool, structured
 from langgraph.prebuilt import tool_node
 
 from agent_runtime.store.database import MIGRATIONS as RUNTIME
 from task_runner.store.store import MIGRATIONS as RUNNER
 from turnkeeper.storage import database
+from turnkeeper.storage.schema_revision import CHANGES
+from turnkeeper.storage.server.url import in_schema
 
+NAMES = {RUNTIME: "runtime", RUNNER: "runner"}
+DUMPED = "turnkeeper_template"  # the schema that is dumped; each new store replaces the name by its own schema
 migrate = database._migrate
 read_signature: Any = structured.create_schema_from_function
 read_injected: Any = tool_node._get_all_injected_args
@@ -40,7 +47,39 @@ def make() -> None:
             database.Database(Path(folder) / name, migrations=migrations).close()
 
 
+def dump_tables(url: str, pg_dump: Path, folder: Path) -> None:
+    """Create the tables of both stores in an empty database, and write the statements that create them into a folder."""
+    for migrations, name in NAMES.items():
+        database.Database(in_schema(url, DUMPED), migrations=migrations).close()
+        command = [pg_dump, "--dbname", url, "--schema", DUMPED, "--inserts", "--no-owner"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines(keepends=True)
+        kept = [
+            line
+            for line in said
+            if not line.startswith(("SET ", "SELECT pg_catalog.set_config", "CREATE SCHEMA", "\\"))
+        ]
+        (folder / f"{name}.sql").write_text("".join(kept))
+        with psycopg.connect(url, autocommit=True) as sql:
+            sql.execute(f"DROP SCHEMA {DUMPED} CASCADE")
+
+
+def _create_tables(engine: Any, migrations: str) -> None:
+    """Create the tables of a new store on a server for tests by its dumped statements. Leave a store that has tables."""
+    file = Path(engine.url.query.get("host", "")) / f"{NAMES.get(migrations)}.sql"
+    if not file.is_file():
+        return
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGES})")
+        schema, found = connection.exec_driver_sql(
+            "SELECT current_schema(), to_regclass(quote_ident(current_schema()) || '.alembic_version')"
+        ).one()
+        if found is None:
+            connection.connection.driver_connection.execute(file.read_text().replace(DUMPED, schema))
+
+
 def _migrate_or_copy(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
+    if engine.dialect.name == "postgresql" and not read_only:
+        _create_tables(engine, migrations)
     is_new = engine.dialect.name == "sqlite" and not read_only and not Path(where).stat().st_size
     if not is_new or migrations not in {RUNTIME, RUNNER}:
         migrate(engine, migrations, where, read_only=read_only, upgrade=upgrade)
