@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_runtime.store.database import open_database
 from tests.support.machines import new_home
 
 pytestmark = pytest.mark.process
@@ -52,6 +53,7 @@ def loaded() -> dict[str, set[str]]:
     """The modules after each step."""
     steps = "runner", "daemons", "served", "packages", "all"
     with new_home() as home:
+        open_database(home.agent_db).close()
         argv = [sys.executable, "-c", STEPS, str(home.root)]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -72,6 +74,10 @@ def test_without_traces_and_scrapes_nothing_of_either_library_is_loaded_by_us(lo
 def test_a_home_of_one_machine_loads_no_driver_of_a_server(loaded: dict[str, set[str]]) -> None:
     """All of both daemons is loaded, and a runtime serves; what several machines need stays where it is."""
     assert of(loaded["served"], "psycopg", "psycopg_pool") == []
+
+
+def test_a_store_whose_tables_are_up_to_date_is_opened_without_what_migrates(loaded: dict[str, set[str]]) -> None:
+    assert of(loaded["served"], "alembic", "mako") == []
 
 
 def test_a_home_that_names_no_mcp_server_loads_no_mcp_client(loaded: dict[str, set[str]]) -> None:

@@ -68,7 +68,13 @@ def prepare() -> None:
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
         import_module(name)  # import here, once, everything that a program imports
-    for name in ("langchain_openai", "turnkeeper.gateway.mcp.transports"):  # of extras; loaded when they are used
+    extras = (
+        "langchain_openai",
+        "turnkeeper.gateway.mcp.transports",
+        "psycopg_pool",
+        "sqlalchemy.dialects.postgresql.psycopg",
+    )
+    for name in extras:  # loaded when they are used
         with suppress(ImportError):
             import_module(name)
     _import_surfaces()

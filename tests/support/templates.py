@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from langchain_core.tools import BaseTool, structured
 from langgraph.prebuilt import tool_node
 
@@ -49,6 +48,8 @@ def make() -> None:
 
 def dump_tables(url: str, pg_dump: Path, folder: Path) -> None:
     """Create the tables of both stores in an empty database, and write the statements that create them into a folder."""
+    import psycopg
+
     for migrations, name in NAMES.items():
         database.Database(in_schema(url, DUMPED), migrations=migrations).close()
         command = [pg_dump, "--dbname", url, "--schema", DUMPED, "--inserts", "--no-owner"]

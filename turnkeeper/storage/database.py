@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
@@ -480,8 +479,7 @@ def check_schemas(url: str) -> None:
     engine = _open_server(url, read_only=True)
     with engine.connect() as connection:
         for schema, migrations in schema_revision.STORES.items():
-            options = {"version_table_schema": schema}
-            found = MigrationContext.configure(connection, opts=options).get_current_revision()
+            found = schema_revision.revision_in(connection.exec_driver_sql, schema)
             schema_revision.refuse_newer(found, migrations, f"{shown(url)}, schema {schema}")
             if found != schema_revision.newest(migrations):
                 schema_revision.refuse_older_nodes(connection, migrations, found, shown(url))

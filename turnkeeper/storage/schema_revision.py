@@ -62,9 +62,14 @@ def revision_of(path: Path, wait_s: float = _WAIT_S) -> str | None:
     if not path.is_file() or not path.stat().st_size:
         return None
     with closing(reader(path, wait_s)) as store:
-        if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
-            return None
-        row = store.execute("SELECT version_num FROM alembic_version").fetchone()
+        return revision_in(store.execute)
+
+
+def revision_in(execute: Callable[[str], Any], schema: str | None = None) -> str | None:
+    """Return the revision in a file or, with `schema`, on a server: "" is its search path. Alembic is slow."""
+    table = f"{schema or ''}.alembic_version".lstrip(".")
+    has_table = _HAS_TABLE if schema is None else f"SELECT to_regclass('{table}')"
+    row = execute(f"SELECT version_num FROM {table}").fetchone() if execute(has_table).fetchone()[0] else None  # noqa: S608
     return None if row is None else str(row[0])
 
 
@@ -147,10 +152,8 @@ def known_revisions(migrations: str) -> frozenset[str]:
 
 def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
     """Upgrade a store's schema or, if that is not allowed, require the newest. Raises as `Database` does."""
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  slow to import
-
     with engine.connect() as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
+        found = revision_in(connection.exec_driver_sql, "" if engine.dialect.name == "postgresql" else None)
     refuse_newer(found, migrations, where)
     if found == newest(migrations):
         return
@@ -170,8 +173,7 @@ def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrad
 
 
 def _upgrade(engine: Any, migrations: str, where: str) -> None:
-    from alembic import command  # noqa: PLC0415
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+    from alembic import command  # noqa: PLC0415  slow to import
 
     config = _config(migrations)
     with engine.begin() as connection:
@@ -179,8 +181,7 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGES})")
             # While a long read holds a table, a session that waits for the table blocks all others.
             connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
-            found = MigrationContext.configure(connection).get_current_revision()
-            refuse_older_nodes(connection, migrations, found, where)
+            refuse_older_nodes(connection, migrations, revision_in(connection.exec_driver_sql, ""), where)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
@@ -212,6 +213,7 @@ def _config(migrations: str) -> Any:
     return config
 
 
+_HAS_TABLE = "SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"
 _HAS_NODES = "SELECT to_regclass('runner.nodes')"
 _LIVING = """
 SELECT DISTINCT name FROM runner.nodes
