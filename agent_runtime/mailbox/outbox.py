@@ -62,7 +62,7 @@ def read_letter(data: bytes, sender: str, *, name: str, at: datetime) -> Envelop
     fields = parse_object(data, where="envelope")
     unknown = sorted(fields.keys() - _FIELDS)
     if unknown or fields.get("v", 1) != 1 or isinstance(fields.get("v"), bool):
-        raise InvalidInput("unknown schema", where=ascii(min(unknown, default="v"))[1:41])
+        raise InvalidInput("unknown schema", where=ascii(min(unknown, default="v"))[1:-1][:40])
     texts = {key: fields.get(key, "") for key in _TEXTS}
     wrong = next((key for key, value in texts.items() if not isinstance(value, str)), None)
     if wrong or not isinstance(fields.get("requires_ack", False), bool):

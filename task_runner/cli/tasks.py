@@ -134,7 +134,7 @@ def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:
 @takes_task_options
 def create(
     name: Annotated[str, typer.Argument(help="Its name: a-z, 0-9 and -, at most 63.")],
-    category: Annotated[str, typer.Option(help="The permissions of the turn.")],
+    category: Annotated[str, typer.Option(help="The permissions of the turn: turnkeeper categories list.")],
     channel: Annotated[str, typer.Option(help="The channel of its conversation.", autocompletion=complete_channel)],
     paused: Annotated[bool, typer.Option(help="Create it paused.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only show what would be created.")] = False,
@@ -195,7 +195,9 @@ def _called(task: wire.Task) -> str:
 @takes_task_options
 def edit(
     name: NameArgument,
-    category: Annotated[str | None, typer.Option(help="The permissions of the turn.")] = None,
+    category: Annotated[
+        str | None, typer.Option(help="The permissions of the turn: turnkeeper categories list.")
+    ] = None,
     channel: Annotated[
         str | None, typer.Option(help="The channel of its conversation.", autocompletion=complete_channel)
     ] = None,

@@ -135,6 +135,48 @@ def test_a_link_decides_one_question_once_and_a_guess_none(constellation: Conste
             assert (again.status, "used" in again.body) == (403, True)
 
 
+QUESTION = {"question": "Which bed?", "options": ["the left one", "the right one"], "since": "Monday"}
+
+
+ASKING = f"""
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+def ask(state: MessagesState):
+    return {{"messages": [("ai", "It is " + interrupt({QUESTION!r}))]}}
+
+graph = StateGraph(MessagesState).add_node("ask", ask)
+graph.add_edge(START, "ask")
+"""
+
+
+def test_a_link_to_a_graphs_question_offers_its_answers_and_a_refused_one_leaves_the_link_valid(
+    stopped: Constellation,
+) -> None:
+    (stopped.home.root / "asks.py").write_text(ASKING)
+    with (stopped.home.root / "config.toml").open("a") as config:
+        config.write('[agents.agent0]\ngraph = "asks.py:graph"\n')
+    stopped.start()
+    with open_to_all(stopped) as web:
+        stopped.create("beds", "--in", "1s", "--prompt", "Dig.")
+        (asked,) = stopped.until("the question", lambda: stopped.ask("agent-runtime", "approvals", "list"))
+        path = links.link_to(stopped.home, asked["interrupt_id"], SystemClock().now()).removeprefix(f"https://{PUBLIC}")
+        shown = web.ask(path, host=PUBLIC)
+        assert [said in shown.body for said in ("Which bed?", "Monday", "value=approve")] == [True, True, False]
+        assert re.findall(r"name=option value='([^']*)'", shown.body) == QUESTION["options"]
+        hash_ = re.search(r"name=args_hash value='([^']*)'", shown.body)
+        assert hash_ is not None
+        form = {"content_type": "application/x-www-form-urlencoded", "origin": f"https://{PUBLIC}"}
+        for wrong in ("decision=approve", "option=the+middle+one"):
+            refused = web.ask(path, "POST", f"{wrong}&args_hash={hash_[1]}".encode(), host=PUBLIC, **form)
+            assert (refused.status, "none of the options" in refused.body) == (422, True)
+        done = web.ask(path, "POST", f"option=the+right+one&args_hash={hash_[1]}".encode(), host=PUBLIC, **form)
+        assert (done.status, "Answered" in done.body) == (200, True)
+        stopped.await_outcome("beds", "succeeded")
+        assert "It is the right one" in stopped.command("agent-runtime", "conversation", "show", "general")
+        assert web.ask(path, "POST", b"option=the+left+one", host=PUBLIC, **form).status == 403
+
+
 def test_without_a_public_address_there_is_no_link(stopped: Constellation) -> None:
     assert links.link_to(stopped.home, "i1", SystemClock().now()) == ""
 

@@ -14,6 +14,7 @@ from tests.support.machines import TwoMachines, constellation_on, new_home
 from tests.support.postgres import Server
 from tests.support.tabs import PATIENCE_MS, Tab, absent, asks, chromium, decision
 from tests.support.web import ROOT, Web, configure, free_port, settings
+from turnkeeper.gateway.page import stores
 
 pytestmark = [pytest.mark.process, pytest.mark.client]
 LOOKS = pytest.mark.sqlite_only("how a page looks, whatever its store")
@@ -59,6 +60,7 @@ def context(browser: Browser, constellation: Constellation) -> Iterator[BrowserC
     made.set_default_timeout(PATIENCE_MS)
     page = made.new_page()
     address = constellation.command("turnkeeper", "web", "open", "--print").strip()
+    page.goto(address.partition("#")[0])  # an open tab that is not logged in, into which the address is pasted
     page.goto(address)
     page.wait_for_url("**/ui/")
     assert "token" not in page.url
@@ -477,6 +479,25 @@ def test_words_in_tables_stay_whole_and_sentences_together(tab: Tab, constellati
     gap = "cell => { const range = document.createRange(); range.selectNodeContents(cell.firstChild);"
     gap += " return cell.querySelector('time').getBoundingClientRect().left - range.getBoundingClientRect().right; }"
     assert cell.evaluate(gap) < 8, "the time stands apart from its sentence"
+
+
+def test_the_list_shows_the_last_runs_of_each_task_as_marks_that_tell_their_time_and_outcome(
+    tab: Tab, constellation: Constellation
+) -> None:
+    constellation.create("hourly", "--cron", "0 * * * *", "--tz", "UTC", "--prompt", "Look.", channel="hours")
+    constellation.create("asks", "--in", "1s", "--prompt", "Remember: the tap drips", channel="hours")
+    constellation.command("turnkeeper", "task", "backfill", "hourly", "--from", "14h ago", "--to", "1m ago", "--all")
+    constellation.until_outcome("hourly", "succeeded", 14)
+    constellation.until_outcome("asks", "interrupted")
+    page = tab.go("/ui/tasks")
+    row = page.locator("tr", has=page.get_by_role("link", name="hourly", exact=True))
+    strip = row.get_by_role("img", name="The last 12 runs: 12 succeeded. The newest: succeeded")
+    expect(strip.locator(".mark")).to_have_count(stores.MOST_RUNS)
+    newest = constellation.history("hourly")[0]
+    told = strip.locator("title").last.text_content() or ""
+    assert re.search(rf"{newest['nominal_at'][11:16]} UTC: succeeded", told), told
+    other = page.locator("tr", has=page.get_by_role("link", name="asks", exact=True))
+    expect(other.get_by_role("img", name="The last 1 run: 1 waits for you")).to_be_visible()
 
 
 def test_machines_that_share_a_store_are_listed_as_in_status_and_one_that_dies_is_seen(

@@ -205,7 +205,7 @@ def decode(data: bytes) -> Envelope:
     fields = parse_object(data, where="envelope")
     unknown = fields.keys() - _FIELDS
     if unknown or type(fields.get("v")) is not int or fields["v"] != VERSION:
-        raise InvalidInput("unknown schema", where=ascii(min(unknown, default="v"))[1:41])
+        raise InvalidInput("unknown schema", where=ascii(min(unknown, default="v"))[1:-1][:40])
     missing = next((name for name in _REQUIRED if name not in fields), None)
     if missing:
         raise InvalidInput("is missing", where=missing)

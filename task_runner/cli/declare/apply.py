@@ -237,14 +237,14 @@ def _refused(cron: str, timezone: str) -> str:
 
 def import_(
     crontab: Annotated[Path, typer.Option(help="The file; crontab -l > FILE writes one.")],
-    category: Annotated[str, typer.Option(help="The permissions of the turns.")],
+    category: Annotated[str, typer.Option(help="The permissions of the turns: turnkeeper categories list.")],
     channel: Annotated[str, typer.Option(help="The channel of the conversations.")],
     dry_run: Annotated[bool, typer.Option(help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Create a task for each entry of a crontab, and list what cannot be imported.
 
-    Each command becomes a prompt to run it. The category decides whether the turn may run it.
+    Each command becomes a prompt: the agent needs a tool that runs commands, which the category grants.
 
     Example: turnkeeper task import --crontab my.cron --category loop --channel general --dry-run
     """
@@ -272,7 +272,7 @@ def import_(
         {"name": done.name, "action": done.action, "cron": spec.cron, "prompt": spec.prompt}
         for done, spec in zip(applied, specs, strict=True)
     ]
-    said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ''}"
+    said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ': add a tool that runs them'}"
     console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not imported")
     chosen.note_unless_serving()
 

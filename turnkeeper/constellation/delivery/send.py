@@ -58,9 +58,12 @@ def title(data: Mapping[str, Any], kind: str) -> str:
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """Return the text of a delivery, for people: the reason, the answer, the question and the link to decide it."""
+    """Return the text of a delivery, for people: the reason, the answer, the question with its call, and its link."""
     said = [data.get("reason"), data.get("text"), data.get("question")]
-    said += [data.get("arguments"), data.get("decide")]
+    if data.get("arguments"):
+        said.append(f"{data.get('tool') or 'asked'}: {data['arguments']}")
+    if data.get("decide"):
+        said.append(f"Decide it here, once, within a day: {data['decide']}")
     return plain("\n\n".join(str(part) for part in said if part))[:LONGEST_TEXT]
 
 

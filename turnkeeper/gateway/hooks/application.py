@@ -16,12 +16,14 @@ from turnkeeper.errors import Conflict, Denied, InvalidInput, TurnkeeperError, U
 from turnkeeper.gateway.calls import Gateway, Offered, Who, refuse, status_of
 from turnkeeper.gateway.door import plain_page
 from turnkeeper.gateway.hooks import links, registry
+from turnkeeper.rpc import forms
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 LARGEST = 64 << 10
 A_MINUTE = 60
-_VERBS = {"approve": "Approve", "reject": "Reject"}
+_DONE = {"approve": "Approved", "reject": "Rejected", "answer": "Answered"}
+_ONCE = "<p class=meta>This link decides this one question, once. Whoever has it can decide.</p>"
 
 
 class Hooks:
@@ -76,32 +78,37 @@ class Links:
         self._daemons = gateway.daemons(Who(surface="web", key="link"))
 
     async def show(self, request: Request) -> Response:
-        """Show the question and its arguments, with a button for each decision."""
+        """Show the question and its arguments, with a button for each decision or offered answer."""
         asked = await self._asked(request)
-        question, tool, args = (escape(plain(text)) for text in (asked.question, asked.tool, asked.args_json))
-        said = f"<p>{question}</p><pre>{tool}\n{args}</pre>"
+        question, tool = escape(plain(asked.question)), escape(plain(asked.tool))
+        shown = [f"<dt>{escape(plain(name))}<dd>{escape(plain(value))}" for name, value in _arguments(asked)]
+        said = f"<p>{question}</p>" + (f"<p><b>{tool}</b></p>" if tool else "")
+        said += f"<dl class=args>{''.join(shown)}</dl>" if shown else ""
         hidden = f"<input type=hidden name=args_hash value='{escape(asked.args_hash)}'>"
-        buttons = "".join(f"<button name=decision value={verb}>{name}</button> " for verb, name in _VERBS.items())
         about = escape(plain(asked.task_name or asked.channel))
-        return HTMLResponse(plain_page(f"{about} waits for you", f"{said}<form method=post>{hidden}{buttons}</form>"))
+        form = f"<form method=post><button hidden disabled></button>{hidden}{_buttons(asked)}</form>"
+        return HTMLResponse(plain_page(f"{about} waits for you", f"{said}{form}{_ONCE}"))
 
     async def decide(self, request: Request) -> Response:
         """Send the decision to the runtime, once for each link."""
         asked, form = await self._asked(request), await request.form()
-        decision, token = str(form.get("decision", "")), request.path_params["token"]
-        if decision not in _VERBS or form.get("args_hash") != asked.args_hash:
+        token = request.path_params["token"]
+        decision = "answer" if "option" in form else str(form.get("decision", ""))
+        if decision not in _DONE or form.get("args_hash") != asked.args_hash:
             raise InvalidInput("is not a decision about what was shown", where="decision", hint="open the link again")
+        answer = str(form.get("option", form.get("answer", ""))).strip()
+        said = answer if decision == "answer" else "by link"
         links.use(self._gateway.home, token)
         try:
             await self._daemons.ResolveInterrupt(
                 agents.ResolveInterruptRequest(
-                    interrupt_id=asked.interrupt_id, decision=decision, args_hash=asked.args_hash, message="by link"
+                    interrupt_id=asked.interrupt_id, decision=decision, args_hash=asked.args_hash, message=said
                 )
             )
-        except Unreachable:
+        except (Unreachable, InvalidInput):
             links.give_back(self._gateway.home, token)
             raise
-        done = f"<p>{'Approved' if decision == 'approve' else 'Rejected'}. You can close this page.</p>"
+        done = f"<p>{_DONE[decision]}. You can close this page.</p>"
         return HTMLResponse(plain_page("Decided", done))
 
     async def _asked(self, request: Request) -> Any:
@@ -116,6 +123,32 @@ class Links:
         assert isinstance(error, TurnkeeperError)
         alert = f"<p role=alert>{escape(plain(error.what))}</p>"
         return HTMLResponse(plain_page("Not decided", alert), status_of(error))
+
+
+def _arguments(asked: agents.Interrupt) -> list[tuple[str, str]]:
+    """Return the arguments of the call, or the parts of a graph's question that the page shows nowhere else."""
+    if (asks := forms.request_in(asked)) is not None:
+        found: Any = [(call.tool, dict(call.args)) for call in asks.calls]
+    elif asked.kind == "question":
+        question = forms.question_of(asked)
+        found = question.more.items() if question.text else [("question", question.value)]
+    else:
+        found = json.loads(asked.args_json or "{}").items()
+    return [(name, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)) for name, said in found]
+
+
+def _buttons(asked: agents.Interrupt) -> str:
+    """Return a button for each decision that the question takes, and a field if it takes a text."""
+    ways, options = forms.ways_of(asked), map(forms.option_text, forms.question_of(asked).options)
+    made = [f"<button name=option value='{escape(one)}'>{escape(plain(one))}</button>" for one in options]
+    if "approve" in ways:
+        made.append("<button class=main name=decision value=approve>Approve</button>")
+    if {"respond", "answer"} & {*ways}:
+        made.append("<label>Answer <input name=answer autocomplete=off></label>")
+        made.append("<button name=decision value=answer>Answer</button>")
+    if "reject" in ways:
+        made.append("<button class=bad name=decision value=reject>Reject</button>")
+    return "".join(made)
 
 
 def surface(gateway: Gateway) -> Offered:

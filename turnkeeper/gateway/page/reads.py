@@ -151,12 +151,14 @@ class Reads:
     async def tasks(self, request: Request, *, loops: bool) -> Response:
         """Show the tasks that match the query; with `loops`, only loops, otherwise only other tasks."""
         query = query_of(request, "state", "channel", "q")
-        found = await self._ask(schedules.ListTasksRequest())
+        found, (runs, _) = await asyncio.gather(
+            self._ask(schedules.ListTasksRequest()), self._stored(self._shell.answers.runs())
+        )
         every = [task for task in found.tasks if views.is_loop(task) is loops]
         return await self._shell.page(
             request, "tasks.html", title="Loops" if loops else "Tasks", topics="tasks",
             counts=views.counts_of(every), total=len(every), query=query, loops=loops, tasks=views.chosen(every, query),
-            channels=sorted({task.spec.channel for task in every}),
+            channels=sorted({task.spec.channel for task in every}), runs=dict(runs),
         )  # fmt: skip
 
     async def task(self, request: Request, *, status: int = 200, **more: Any) -> Response:

@@ -40,7 +40,7 @@ PROBES = (agents.ListChannelsRequest(), schedules.GetStatusRequest())  # one for
 
 _CALLED = (  # functions that templates call by their names
     *(text.span, text.pairs_in, counted, in_words, views.why_of, views.skips, views.said_in, views.cards_in),
-    *(views.mark_of, views.state_of, views.is_loop),
+    *(views.mark_of, views.state_of, views.is_loop, views.sign_of, views.run_text, views.strip_text, views.day_of),
 )
 
 
@@ -160,6 +160,11 @@ class Answers:
         url = self._gateway.settings.store.shared_url
         return list(await self._stored(f"spent {since}", partial(stores.spent, self._gateway.home, url, since)))
 
+    async def runs(self) -> dict[str, list[stores.Run]]:
+        """Return the newest fires of each task. Raises TurnkeeperError."""
+        url = self._gateway.settings.store.shared_url
+        return dict(await self._stored("runs", partial(stores.runs, self._gateway.home, url)))
+
     async def price(self) -> Any:
         """Return the price of the home's model. None if its settings have none."""
         return await asyncio.to_thread(offered, "price of a home", self._gateway.home)
@@ -241,7 +246,8 @@ class Shell:
         note = await self._note(request)
         found = (await asyncio.gather(*map(self.ask, PROBES)))[0].channels
         is_known = self.answers.kept(PROBES[0]) is not None
-        waiting = sum(one.waiting + one.proposed + one.deviations for one in found) if is_known else "?"
+        counts = (one.waiting + one.proposed + one.deviations for one in found)
+        waiting = "?" if not is_known else len(shown["cards"]) if "cards" in shown else sum(counts)  # as on the page
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "note": note}
         return HTMLResponse(self._render(request, template, **{**about, **shown}), status)

@@ -1,4 +1,4 @@
-"""The page's reads of the stores themselves: the times in which nothing was sent, and the tokens of turns.
+"""The page's reads of the stores themselves: outages, the tokens of turns, and the newest fires of each task.
 
 The reads ask no daemon, so they work while a daemon is down. Each read has its own connection, which cannot write.
 """
@@ -19,6 +19,27 @@ SELECT 'agent runtime away' AS cause, '' AS why, from_us, to_us, lasts FROM outa
 UNION ALL SELECT cause, why, from_us, to_us, lasts FROM stoppages WHERE task_id = ''
 """
 _TURNS = "SELECT task_name, channel, started_at_us, tokens_in, tokens_out FROM turns ORDER BY number DESC"
+MOST_RUNS, MOST_STRIPS = 12, 1000
+# Without fires that went unsent into another entry. The tasks are in the order of the page's list.
+_SHOWN = "NOT (outcome = 'coalesced' AND covers = 0 AND fired_us IS NULL) AND outcome <> 'pruned'"
+_RUNS = f"""
+WITH listed AS (
+  SELECT id, name, coalesce((
+    SELECT entry_id FROM fires WHERE task_id = id AND {_SHOWN} ORDER BY entry_id DESC LIMIT 1 OFFSET {MOST_RUNS - 1}
+  ), 0) AS first FROM tasks WHERE state <> 'deleted' ORDER BY wake_us IS NULL, wake_us, name LIMIT {MOST_STRIPS}
+)
+SELECT name, outcome, reason, nominal_us, due_us, fired_us FROM listed
+JOIN fires ON task_id = id AND entry_id >= first WHERE {_SHOWN} ORDER BY entry_id
+"""  # noqa: S608  our own text
+
+
+class Run(NamedTuple):
+    """A fire of a task as a strip shows it. `late_s` is 0 for a fire that was not sent."""
+
+    outcome: str
+    reason: str
+    at: datetime
+    late_s: float
 
 
 class Outage(NamedTuple):
@@ -65,6 +86,16 @@ def spent(home: Home, url: str, since: datetime) -> list[Spent]:
             _, _, turns, read, wrote = found.get((day, name), Spent(day, name, 0, 0, 0))
             found[day, name] = Spent(day, name, turns + 1, read + row["tokens_in"], wrote + row["tokens_out"])
     return list(found.values())
+
+
+def runs(home: Home, url: str) -> dict[str, list[Run]]:
+    """Return the newest fires of each task by its name, the newest fire last. Raises TurnkeeperError."""
+    found: dict[str, list[Run]] = {}
+    for row in _rows(home.schedules_db, url, "runner", _RUNS):
+        late_s = max(0.0, (row["fired_us"] - row["due_us"]) / 1e6) if row["fired_us"] else 0.0
+        run = Run(row["outcome"], row["reason"], from_us(row["nominal_us"]), late_s)
+        found.setdefault(row["name"], []).append(run)
+    return found
 
 
 def _rows(path: Path, url: str, schema: str, query: str) -> Generator[Mapping[str, Any]]:

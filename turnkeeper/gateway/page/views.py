@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from turnkeeper.console.unseen import in_words, plain
-from turnkeeper.gateway.page.stores import Outage, Spent
+from turnkeeper.console.unseen import counted, in_words, plain
+from turnkeeper.gateway.page.stores import Outage, Run, Spent
 from turnkeeper.gateway.page.text import fields, instant, pairs_in, pretty, unmarked
 from turnkeeper.gateway.page.when import typed
 from turnkeeper.rpc import forms
@@ -236,6 +236,16 @@ def by(spent: Iterable[Spent], key: str) -> list[tuple[str, int, int, int]]:
     return sorted(rows, reverse=True) if key == "day" else sorted(rows, key=lambda row: (-row[2] - row[3], row[0]))
 
 
+def day_of(day: str) -> str:
+    """Format a day as lists write it.
+
+    >>> day_of("2026-11-07")
+    '7 Nov'
+    """
+    at = datetime.fromisoformat(day)
+    return f"{at.day} {at:%b}"
+
+
 def counts_of(tasks: Iterable[schedules.Task]) -> list[tuple[str, int]]:
     return sorted(Counter(task.state for task in tasks).items())
 
@@ -435,6 +445,7 @@ def bands_of(outages: Iterable[Outage], window: Window) -> list[Band]:
 
 _SHORTEST = timedelta(seconds=1)  # the start of a daemon takes less
 _TOUCH = timedelta(seconds=10)  # a daemon that runs records its presence every 5 s
+LATE_S = 1.0  # a delay of this many seconds is shown
 _MERGED = frozenset({"fired", "planned", "skipped"})
 CLOSE = 1.2  # percent of a lane within which two marks would touch
 _MOST_TICKS = 12
@@ -444,6 +455,34 @@ _STEPS = (
 )  # fmt: skip
 _KINDS = {"succeeded": "fired", "skipped": "skipped", "coalesced": "skipped"}
 _KINDS |= dict.fromkeys(("failed", "rejected", "cancelled"), "failed")
+
+
+def sign_of(run: Run) -> str:
+    """Return the sign of a fire in a strip: a fire that ran late has its own.
+
+    >>> at = datetime(2026, 11, 20)
+    >>> [sign_of(Run(outcome, "", at, late)) for outcome, late in (("succeeded", 0), ("succeeded", 60), ("failed", 60))]
+    ['fired', 'caught', 'failed']
+    """
+    kind = _KINDS.get(run.outcome, "waits")
+    return "caught" if kind == "fired" and run.late_s >= LATE_S else kind
+
+
+def run_text(run: Run) -> str:
+    """Describe a fire of a strip without its time: the outcome, the delay and the reason."""
+    late = f"{format_rough(run.late_s)} late" if run.late_s >= LATE_S else ""
+    return ", ".join(filter(None, [in_words(run.outcome), late, run.reason]))
+
+
+def strip_text(runs: Sequence[Run]) -> str:
+    """Describe a strip for people who do not see it.
+
+    >>> at = datetime(2026, 11, 20)
+    >>> strip_text([Run("succeeded", "", at, 0), Run("succeeded", "", at, 0), Run("failed", "no disk", at, 0)])
+    'The last 3 runs: 2 succeeded, 1 failed. The newest: failed, no disk'
+    """
+    counts = ", ".join(f"{many} {in_words(outcome)}" for outcome, many in Counter(run.outcome for run in runs).items())
+    return f"The last {counted(len(runs), 'run')}: {counts}. The newest: {run_text(runs[-1])}"
 
 
 def lanes_of(

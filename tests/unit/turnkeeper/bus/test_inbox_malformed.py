@@ -158,7 +158,7 @@ MALFORMED = {
     "wrapper": (changed(text="<channel source='author'>"), "wrapper token"),
     "wide-wrapper": (changed(text="＜／ｃｈａｎｎｅｌ＞"), "wrapper token"),
     "schema": (changed(v=2), "unknown schema"),
-    "field": (changed(password="x"), "unknown schema"),
+    "field": (changed(password="x"), "password: unknown schema"),
     "missing": (b'{"v":1}', "is missing"),
     "type": (changed(text=5), "wrong type"),
     "agent": (changed(to="../x"), "not an agent's"),

@@ -1,8 +1,13 @@
-// Takes the one-time token out of the address bar and logs in with it.
-const token = new URLSearchParams(location.hash.slice(1)).get('token');
-history.replaceState(null, '', location.pathname);
-const form = document.getElementById('login');
-if (token && form) {
-  form.elements.token.value = token;
-  form.submit();
+// Takes the one-time token out of the address bar and logs in with it, also if the address is pasted into an open tab.
+function login() {
+  const token = new URLSearchParams(location.hash.slice(1)).get('token');
+  const form = document.getElementById('login');
+  history.replaceState(null, '', location.pathname);
+  if (token && form) {
+    form.elements.token.value = token;
+    form.submit();
+  }
 }
+
+addEventListener('hashchange', login);
+login();

@@ -22,3 +22,10 @@ def test_people_read_the_reason_then_the_text_and_see_every_character() -> None:
     assert text_of(data) == "late\n\nQuiet day."
     assert "\u202e" not in title(data, "success")
     assert title({"channel": "general"}, "waits") == "general waits for you"
+
+
+def test_a_question_names_its_tool_with_the_arguments_and_says_what_the_link_does() -> None:
+    data = {"question": "category night does not grant it", "tool": "write_report", "arguments": '{"text": "a"}'}
+    said = text_of(data | {"decide": "https://home.example/x"}).split("\n\n")
+    assert said[1:] == ['write_report: {"text": "a"}', "Decide it here, once, within a day: https://home.example/x"]
+    assert "Decide" not in text_of(data)
