@@ -28,7 +28,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper import __version__
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, meant
 from turnkeeper.rpc.callers import Rules, current
@@ -85,6 +85,7 @@ class Service:
         definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
         self._check_lasting([spec])
         warnings = await self._names.check({definition.category}, {definition.graph}, definition)
+        warnings += await self._store.read(lambda session: offered("missing before", session, definition) or [])
         if request.dry_run:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))

@@ -39,7 +39,7 @@ def add(
     if problem:
         raise InvalidInput(problem, where="DIR", hint="watch a smaller folder")
     folders.begin(home, name, entry, known)
-    console.note(f"{len(known)} files are there already; a task fires for the next ones with: --on {entry.event}")
+    console.note(f"files there already: {len(known)}; a task fires for the next ones with: --on {entry.event}")
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from task_runner.dispatcher.flows.prompts import LONGEST, names_before
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.events import SUCCEEDED, Event
-from task_runner.model.task import Outcome, Task, thread_of
+from task_runner.model.task import Definition, Outcome, Task, thread_of
 from task_runner.store.store import Session, Store
 from turnkeeper.errors import NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -32,6 +32,15 @@ class Source(NamedTuple):
 def before(task: Task) -> Sequence[str]:
     """Return the names of the tasks that a task follows; empty if it follows none by `after`."""
     return names_before(task.definition.on.filters if task.definition.on is not None else ())
+
+
+def missing(session: Session, definition: Definition) -> list[str]:
+    """Return a warning for each name of `--after` that no other task has, because the new task waits for it."""
+    names = names_before(definition.on.filters if definition.on is not None else ())
+    gone = [name for name in names if session.tasks.find(name) is None]
+    return [
+        f"no other task is named {name[:70]}, and this one waits for it; see: turnkeeper task list" for name in gone
+    ]
 
 
 def is_whole(session: Session, task: Task, event: Event) -> bool:

@@ -114,3 +114,17 @@ async def test_a_task_that_follows_says_so_in_the_words_of_its_option(rig: Rig) 
     ]
     why = await rig.service.explain_fire(wire.ExplainFireRequest(name="third"))
     assert "It fires after first and second succeeded; a success before" in " ".join(why.lines)
+
+
+async def test_a_new_task_that_waits_for_a_name_of_no_other_task_is_warned_of_it(rig: Rig) -> None:
+    await create(rig, "lint", every="1h")
+    rest = {"category": "loop", "channel": "general", "prompt": "p", "on": "task.succeeded"}
+
+    async def told(name: str, after: str) -> str:
+        spec = wire.TaskSpec(name=name, filters=[f"after={after}"], **rest)
+        answer = await rig.service.create_task(wire.CreateTaskRequest(spec=spec, dry_run=True))
+        return " ".join(answer.warnings)
+
+    assert "no other task is named tset, and this one waits for it" in await told("deploy", "lint,tset")
+    assert "no other task is named own" in await told("own", "own")
+    assert "waits for it" not in await told("deploy", "lint")
