@@ -13,7 +13,7 @@ command -v chromium >/dev/null || missing+=(chromium fonts-liberation)
 command -v node >/dev/null || missing+=(nodejs)
 command -v npm >/dev/null || missing+=(npm)
 
-# What tests take from npm, as the lock file says: LangGraph's JavaScript SDK in both majors, and axe-core.
+# What tests take from npm, as the lock file says: LangGraph's JavaScript SDK in both majors, RemoteGraph, React, a bundler and axe-core.
 install_clients() {
   command -v npm >/dev/null || return 0
   cd "$(dirname "$0")/clients"

@@ -172,9 +172,7 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
     found, count = turn_reads.list_turns(connection, **wanted, limit=request.limit, before=before)
     more = len(found) == min(request.limit or 50, LARGEST_PAGE)
     return wire.ListTurnsResponse(
-        turns=turn_messages(connection, found),
-        total=count,
-        next_cursor=cursor_at(found[-1].number) if more else "",
+        turns=turn_messages(connection, found), total=count, next_cursor=cursor_at(found[-1].number) if more else ""
     )
 
 

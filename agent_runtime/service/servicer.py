@@ -239,10 +239,11 @@ class MessageIntake:
         look = await self._runtime.store.read(_look, thread_id, turn_id)
         if request.look:
             return wire.SendMessageResponse(thread_id=thread_id, beside=beside, **look)
-        if look["answers"] is not None:
-            question_of(look["answers"]).check(request.text)
         to = {"channel": channel, "thread_id": thread_id}
         trigger = read_message(request, self._runtime.categories.get, **to, request_id=request_id)
+        look["answers"] = None if trigger.asks_for("no_answer") else look["answers"]
+        if look["answers"] is not None:
+            question_of(look["answers"]).check(request.text)
         await self._check_graph(trigger, answers=look["answers"] is not None)
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, thread_id)

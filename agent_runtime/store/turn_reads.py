@@ -325,8 +325,7 @@ def read_facts(
     own = get_turn(connection, asked.turn_id) if asked.turn_id else None
     newest = bearing_on_thread(connection, thread_id, besides=asked.turn_id)
     waiting = open_interrupts(connection, thread_id)
-    key, text_ = (trigger.key, trigger.prompt) if trigger else ("", "")
-    taken = get_keys(connection, [key]).get(key) if key else None
+    taken = get_keys(connection, [trigger.key]).get(trigger.key) if trigger else None
     asks = [item for item in waiting if item.status == "pending" and item.kind != "pause"]
     return Facts(
         now=now,
@@ -334,9 +333,13 @@ def read_facts(
         newest=_turn_facts(connection, newest, waiting),
         taken=taken.became if taken is not None and own is None else "",
         cancelled=bool(asked.turn_id) and is_cancelled(connection, asked.turn_id),
-        questions=tuple(Question(one.interrupt_id, one.allows_text and question_of(one).takes(text_)) for one in asks),
+        questions=tuple(Question(one.interrupt_id, trigger is not None and _may_answer(one, trigger)) for one in asks),
         decided=tuple(item.interrupt_id for item in waiting if item.status == "resolved"),
     )
+
+
+def _may_answer(asked: model.InterruptRecord, trigger: Trigger) -> bool:
+    return asked.allows_text and not trigger.asks_for("no_answer") and question_of(asked).takes(trigger.prompt)
 
 
 def _turn_facts(

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.pregel.remote import RemoteGraph
+from langgraph.types import Command, interrupt
+from langgraph_sdk.errors import ConflictError
 
 from tests.acceptance.test_langgraph_clients import BY_NODE, MAJORS, play, until_reachable
 from tests.acceptance.test_mcp_clients import ask, http_client
@@ -21,9 +24,11 @@ from turnkeeper.rpc.process import VARIABLE
 
 pytestmark = pytest.mark.process
 STEPS = ["plan", "draft", "publish"]
+QUESTION = {"question": "Which?", "options": ["old", "new"]}
 GRAPH = """
 import os
 import signal
+import time
 from operator import add
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -49,6 +54,10 @@ def plan(state: State) -> State:
 
 def draft(state: State) -> State:
     begins("draft", state["topic"])
+    while state["topic"] == "open" and not Path(__file__).with_name("asks").exists():
+        time.sleep(0.01)
+    if state["topic"] == "open":
+        return {"topic": interrupt("Which topic?"), "done": ["draft"]}
     if state["topic"] == "which":
         return {"topic": interrupt({"question": "Which?", "options": ["old", "new"]}), "done": ["draft"]}
     return {"done": ["draft"]}
@@ -180,4 +189,60 @@ async def test_a_graph_of_another_program_has_ours_as_a_node(client: Any) -> Non
 async def test_a_question_of_our_graph_reaches_the_person_at_the_other_program(client: Any) -> None:
     graph, config = outer(client, checkpointer=InMemorySaver()), {"configurable": {"thread_id": "outer"}}
     asked = await graph.ainvoke({"topic": "which"}, config)
-    assert asked["__interrupt__"][0].value == {"question": "Which?", "options": ["old", "new"]}
+    assert asked["__interrupt__"][0].value == QUESTION
+    ours = RemoteGraph("agent0", client=client)
+    assert (await ours.aget_state(config)).tasks[0].interrupts[0].value == QUESTION
+    with pytest.raises(ConflictError, match="waits for the answer to a question"):
+        await graph.ainvoke(Command(resume="new"), config)
+    answered = await ours.ainvoke(Command(resume="new"), config)
+    assert answered == {"topic": "new", "done": STEPS, "report": "about new"}
+
+
+async def test_a_node_around_our_graph_asks_its_question_and_passes_the_answer_on(lg: Lg, client: Any) -> None:
+    ours, thread = RemoteGraph("agent0", client=client), lg.thread()
+    place: RunnableConfig = {"configurable": {"thread_id": thread}}
+
+    async def node(state: Outer) -> Any:
+        if (await client.threads.get(thread))["status"] != "interrupted":
+            await ours.ainvoke({"topic": state["topic"]}, place)
+        while asked := (await ours.aget_state(place)).interrupts:
+            await ours.ainvoke(Command(resume=interrupt(asked[0].value)), place)
+        return {"report": (await ours.aget_state(place)).values["report"]}
+
+    builder = StateGraph(Outer)
+    builder.add_node("ours", node)
+    builder.add_edge(START, "ours")
+    graph, config = builder.compile(checkpointer=InMemorySaver()), {"configurable": {"thread_id": "around"}}
+    asked = await graph.ainvoke({"topic": "which"}, config)
+    assert asked["__interrupt__"][0].value == QUESTION
+    assert (await graph.ainvoke(Command(resume="new"), config))["report"] == "about new"
+
+
+def test_an_input_without_a_message_answers_no_question(lg: Lg, folder: Path) -> None:
+    """Two runs in line: the first asks an open question, and the second is held until it is answered."""
+    thread = lg.thread()
+    place, body = f"/threads/{thread}/runs", {"assistant_id": "agent0"}
+    first, second = (lg.ask("POST", place, body | {"input": {"topic": topic}}) for topic in ("open", "pumps"))
+    (folder / "asks").touch()
+    asked = lg.until_waiting(thread)["interrupts"]
+    assert [one[0]["value"] for one in asked.values()] == ["Which topic?"]
+    for given in ({"topic": "pipes"}, {}):
+        assert "resume" in lg.refused("POST", place, body | {"input": given}, status=409)
+    assert lg.ask("GET", f"/threads/{thread}")["interrupts"] == asked
+    lg.ask("POST", f"{place}/wait", body | {"command": {"resume": "valves"}})
+    values = {one["run_id"]: lg.ask("GET", f"{place}/{one['run_id']}/join") for one in (first, second)}
+    assert values[second["run_id"]]["report"] == "about pumps"
+    assert [one["status"] for one in lg.ask("GET", place)] == ["success"] * 2
+    states = lg.ask("POST", f"/threads/{thread}/history", {"limit": 100})
+    assert "about valves" in [one["values"].get("report") for one in states], "only the person's answer counts"
+
+
+@pytest.mark.client
+@BY_NODE
+def test_a_javascript_graph_has_ours_as_a_node(lg: Lg) -> None:
+    saw = play(lg, "1", "remoteGraph")
+    assert saw["plain"] == {"report": "about pumps", "title": "ABOUT PUMPS"}
+    assert saw["inside"] == STEPS
+    assert (saw["asked"], saw["state"]) == (QUESTION, QUESTION)
+    assert saw["refused"] == 409
+    assert saw["answered"] == "about new"

@@ -140,6 +140,17 @@ def test_a_run_that_waits_shows_what_it_asks_and_a_decision_without_an_id_then_c
     lg.ask("POST", f"/threads/{thread}/runs", decide, headers=key)
 
 
+def test_a_client_that_joins_a_run_gets_the_modes_of_the_run_or_those_that_it_names(lg: Lg) -> None:
+    made, modes = lg.thread(), ["updates", "messages-tuple"]
+    told = lg.stream(f"/threads/{made}/runs/stream", RUN | {"stream_mode": modes})
+    place = f"/threads/{made}/runs/{told[0][1]['run_id']}/stream"
+    names = {name for name, _ in told}
+    assert names == {"metadata", "updates", "messages", "end"}
+    assert lg.stream(place) == told, "as a page does that was loaded again"
+    assert {name for name, _ in lg.stream(f"{place}?stream_mode=messages")} >= {"messages/partial"}
+    assert [name for name, _ in lg.stream(f"{place}?stream_mode=values")] == ["metadata", "values", "end"]
+
+
 def test_a_run_that_waits_its_turn_is_listed_as_pending(lg: Lg) -> None:
     place = f"/threads/{lg.waiting()['thread_id']}/runs"
     first, second = (lg.ask("POST", place, RUN)["run_id"] for _ in range(2))

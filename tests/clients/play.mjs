@@ -156,6 +156,29 @@ const flows = {
     const branches = Math.max(...Object.values(branchByCheckpoint).map((one) => one.branchOptions.length));
     return { asked, answered, inside: [...new Set(inside)], edited, again, branches };
   },
+  async remoteGraph() {
+    // Our graph as a node of a JavaScript graph: its steps, and a question that is answered there.
+    const { Annotation, Command, MemorySaver, START, StateGraph } = await import("@langchain/langgraph");
+    const { RemoteGraph } = await import("@langchain/langgraph/remote");
+    const ours = new RemoteGraph({ graphId: "agent0", url: apiUrl, apiKey });
+    const State = Annotation.Root({ topic: Annotation, report: Annotation, title: Annotation });
+    const graph = new StateGraph(State)
+      .addNode("ours", ours)
+      .addNode("name", (state) => ({ title: state.report.toUpperCase() }))
+      .addEdge(START, "ours")
+      .addEdge("ours", "name")
+      .compile({ checkpointer: new MemorySaver() });
+    const at = (thread_id) => ({ configurable: { thread_id: `js-${thread_id}` } });
+    const { report, title } = await graph.invoke({ topic: "pumps" }, at("plain"));
+    const how = { ...at("streamed"), streamMode: "updates", subgraphs: true };
+    const parts = await all(await graph.stream({ topic: "pipes" }, how));
+    const inside = parts.filter(([place]) => place.length).flatMap(([, data]) => Object.keys(data));
+    const asked = (await graph.invoke({ topic: "which" }, at("asked"))).__interrupt__?.[0].value;
+    const state = (await ours.getState(at("asked"))).tasks[0].interrupts[0].value;
+    const refused = (await refusal(() => graph.invoke(new Command({ resume: "new" }), at("asked"))))?.status;
+    const answered = (await ours.invoke(new Command({ resume: "new" }), at("asked"))).report;
+    return { plain: { report, title }, inside, asked, state, refused, answered };
+  },
   async follow() {
     const events = await all(client.runs.stream(argument, "agent0", { input: said("Hello", "followed"), streamMode: ["values"] }));
     return { last: events.at(-1).event, messages: events.filter((one) => one.event === "values").at(-1).data.messages.length };

@@ -55,11 +55,9 @@ def as_data(value: Any, longest: int) -> str:
     line = "".join(map(_plain, line)).replace("{{", "{\\u007b").replace("<", "\\u003c")
     if len(line.encode()) <= longest:
         return line
-    return (
-        as_data(value[: len(value) * longest // (len(line.encode()) + 1)], longest)
-        if isinstance(value, str)
-        else "null"
-    )
+    if not isinstance(value, str):
+        return "null"
+    return as_data(value[: len(value) * longest // (len(line.encode()) + 1)], longest)
 
 
 def is_reserved(name: str) -> bool:

@@ -253,13 +253,8 @@ class Recorder:
                 self.add("lifecycle", {"event": event, "graph_name": self._subgraphs.pop(one)}, one)
             return
         given = data.get("input")
-        call = (
-            given.get("tool_call")
-            if isinstance(given, Mapping)
-            else given[0]
-            if isinstance(given, list) and given
-            else None
-        )
+        first = given[0] if isinstance(given, list) and given else None
+        call = given.get("tool_call") if isinstance(given, Mapping) else first
         if isinstance(call, Mapping) and isinstance(call.get("id"), str):
             self._calls[data["id"]] = call["id"]
         if not namespace or namespace in self._subgraphs:

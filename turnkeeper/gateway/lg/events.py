@@ -14,6 +14,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 CHANNELS = frozenset({"values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom"})
 PROTOCOL_MODES = ("values", "updates", "messages", "custom", "tasks", "tools")  # what the newer protocol needs
+_OF_MESSAGES = frozenset({"messages", "messages-tuple"})  # modes that stream each piece of a message
 _ALWAYS = frozenset({"type", "content"})  # fields of each message in the newer protocol
 _KEPT = _ALWAYS | {"artifact"}  # fields that it sends even if they are empty
 
@@ -45,7 +46,7 @@ class RunStream:
             return
         data = json.loads(event.data_json)
         if event.mode == "messages":
-            yield from self._message(event, data)
+            yield from self._message(event, data) if self._modes & _OF_MESSAGES else ()
         elif event.mode in self._modes:
             if event.mode == "values" and not event.namespace:
                 if _bare(data) == self._values:

@@ -109,13 +109,15 @@ def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
 
 def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, Any]:
     """Return the options of a run that its turn keeps. Raises InvalidInput."""
-    found: dict[str, Any] = {"stream_modes": sorted({"messages" if one == "messages-tuple" else one for one in modes})}
+    recorded = {"messages"} if "messages-tuple" in modes else set()
+    found: dict[str, Any] = {"stream_modes": sorted({*modes, *recorded})}
     for name in ("interrupt_before", "interrupt_after"):
         if (nodes := body.get(name)) not in (None, []):
             if nodes != "*" and not _are_texts(nodes):
                 raise InvalidInput("is not a list of nodes", where=name, hint="give the nodes' names, or '*'")
             found[name] = nodes
     found |= {name: body[name] for name in ("metadata", "webhook") if body.get(name)}
+    found |= {"stream_subgraphs": True} if body.get("stream_subgraphs") else {}
     config: dict[str, Any] = {}
     for name, value in (body.get("config") or {}).items():
         if name == "configurable" or value in (None, [], {}, ""):
@@ -179,12 +181,14 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
     replays = not command and body.get("input") is None
     text, message_id, given = ("", "", {}) if command or replays else _input(body["input"])
     modes = read_modes(body.get("stream_mode"))
+    # A message may answer a question of the graph. Any other input never does.
+    says = command or replays or shown(given.get("messages"))[0]
     return RunRequest(
         assistant=_assistant(body),
         text=text,
         message_id=message_id,
         input=given,
-        run=run_options(body, modes),
+        run=run_options(body, modes) | ({} if says else {"no_answer": True}),
         resume=command.get("resume"),
         decides="resume" in command,
         rejects=command.get("goto") == "__end__",
@@ -241,7 +245,7 @@ def _command(command: object) -> dict[str, Any]:
         return {}
     if not isinstance(command, dict):
         raise InvalidInput("is not an object", where="command")
-    if command.get("update") or command.get("goto") not in (None, "__end__"):
+    if command.get("update") or command.get("goto") not in (None, [], "__end__"):
         part = "update" if command.get("update") else "goto"
         why = "a command cannot change a thread's state or choose its next node"
         refuse(f"command.{part}", why, "send a message, or a decision as resume")

@@ -83,6 +83,8 @@ class Runs(lg.Handlers):
         if asked.replays and not thread_id:
             requests.refuse_missing()
         thread = await self._thread(runtime, thread_id, asked)
+        if thread.waiting and "no_answer" in asked.run:
+            await self._refuse_at_question(runtime, thread)
         if asked.replays or (asked.checkpoint_id and not (asked.decides or asked.rejects)):
             asked = await self._forked(runtime, thread, asked)
         if asked.decides or asked.rejects:
@@ -91,6 +93,12 @@ class Runs(lg.Handlers):
             return Started(thread.thread_id, await self._later(who, runtime, thread, graph, asked, key), name), asked
         sent = await self._send(who, runtime, thread, graph, asked, key)
         return Started(sent.thread_id, sent.turn_id, name), asked
+
+    async def _refuse_at_question(self, runtime: Any, thread: wire.Thread) -> None:
+        """Refuse an input without a message while a graph's own question is pending: it would answer nothing."""
+        if any(one.kind == "question" for one in await self._api.asked(runtime, thread.thread_id)):
+            hint = "answer it: command={'resume': …}"
+            raise Conflict("the thread waits for the answer to a question", where="input", hint=hint)
 
     async def _later(
         self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: requests.RunRequest, key: str
@@ -339,11 +347,15 @@ class Runs(lg.Handlers):
         return self._api.event_stream(told, started.headers(f"/stream?{modes}") | not_streamed(asked.modes))
 
     async def join_stream(self, request: Request) -> Any:
-        """Stream a run's events until it is over or waits; to a client that reconnects, also the current state."""
+        """Stream a run's events until it is over or waits; to a client that reconnects, also the current state.
+
+        A client that names no modes gets those that the run was started with, as a page does after a reload.
+        """
         who, runtime = self._api.asks(request)
         turn = _begun(await self._turn(runtime, request))
-        modes, started = requests.read_modes(_modes_in(request)), Started(turn.thread_id, turn.turn_id, "")
-        events = RunStream(turn.turn_id, modes)
+        run, started = json.loads(turn.run_json or "{}"), Started(turn.thread_id, turn.turn_id, "")
+        modes = requests.read_modes(_modes_in(request) or run.get("stream_modes"))
+        events = RunStream(turn.turn_id, modes, subgraphs=bool(run.get("stream_subgraphs")))
         query = f"?{request.url.query}" if request.url.query else ""
         over = turn.status in FINISHED and ("last-event-id" in request.headers or "values")
         told = self._events(who, runtime, started, events, resumed=False, skips=over)
