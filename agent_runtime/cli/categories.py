@@ -25,11 +25,12 @@ from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import is_held
 
 if TYPE_CHECKING:
-    from agent_runtime.permissions.categories import Categories, CategoryEntry, Finding
+    from agent_runtime.permissions.categories import Categories, CategoryEntry
     from agent_runtime.permissions.grant import Grant
+    from agent_runtime.permissions.lint import Finding
 
 app = App("Categories: what each kind of standing work may do.")
-_MODULE = "agent_runtime.permissions.categories"
+_MODULE, _LINT = "agent_runtime.permissions.categories", "agent_runtime.permissions.lint"
 
 
 def _autonomy(row: Mapping[str, object]) -> str:
@@ -156,7 +157,7 @@ def _show_grant(place: Home, found: "Grant", output: Output, *, acts_alone: bool
     if not acts_alone:
         note("its fires still ask before they write; to let them write without approval:")
         note(f"  turnkeeper categories grant {found.path.stem} --autonomous")
-    for one in import_module(_MODULE).lint(found.path) if found.path.exists() else ():
+    for one in import_module(_LINT).lint(found.path) if found.path.exists() else ():
         note(f"{one.level}: {one.where}: {one.what}")
     if found.config and is_held(place, "agent-runtime"):
         note("agent-runtime reads config.toml when it starts: turnkeeper up --restart")
@@ -175,7 +176,7 @@ def check(
     if file is None:
         place.check()
     files = [file] if file is not None else sorted(place.categories.glob("*.toml"))
-    found: list[Finding] = [finding for path in files for finding in import_module(_MODULE).lint(path)]
+    found: list[Finding] = [finding for path in files for finding in import_module(_LINT).lint(path)]
     rows: list[Row] = [{"level": one.level, "where": one.where, "what": one.what} for one in found]
     show_rows(rows, _FINDINGS, output, name_key="where")
     if not rows:

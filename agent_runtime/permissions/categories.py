@@ -6,26 +6,23 @@ shipped category that it overrides, because that category might grant more.
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 import agent_runtime
 from agent_runtime.model.turn import Category, Outside
-from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, OWN_PART, SCOPES, TIERS, WRITES, known_scope
+from agent_runtime.permissions.judge import OWN_PART, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.config.toml_file import Location, TomlFile, read_text, read_toml
+from turnkeeper.config.toml_file import TomlFile, read_text
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 
 MOST_FILES = 500
 Source = Literal["shipped", "author"]
-Level = Literal["error", "warning"]
 
 
 def _scope(value: str) -> str:
@@ -52,7 +49,9 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class _Scopes(_Strict):
+class Scopes(_Strict):
+    """The grants in a category file."""
+
     tools: list[Annotated[_Text, AfterValidator(_scope)]] = Field(default_factory=list)
     writes: list[Annotated[_Text, _one_of("kind of write", tuple(sorted(WRITES)))]] = Field(default_factory=list)
     memory: list[Annotated[_Text, _one_of("memory tier", (*TIERS, OWN_PART))]] = Field(default_factory=list)
@@ -69,13 +68,15 @@ class _Limits(_Strict):
     tokens: int = Field(200_000, ge=1, le=1_000_000_000)
 
 
-class _File(_Strict):
+class CategoryFile(_Strict):
+    """The content of a category file."""
+
     name: _Name
     description: str = Field("", max_length=1000)
     autonomous: bool = False
     silent: bool = False
     outside: Outside = "ask"
-    scopes: _Scopes = Field(default_factory=_Scopes)
+    scopes: Scopes = Field(default_factory=Scopes)
     limits: _Limits = Field(default_factory=_Limits)
 
 
@@ -97,20 +98,6 @@ class CategoryEntry:
     overrides_shipped: bool = False
     declared_autonomous: bool = False
     problem: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """A problem that `categories check` found in a file.
-
-    Attributes:
-        level: `error` if the category cannot be used, else `warning`.
-        where: the file, with line and key if known.
-    """
-
-    level: Level
-    where: str
-    what: str
 
 
 class Categories:
@@ -192,10 +179,10 @@ class Categories:
             problem=problem,
         )
 
-    def _entry(self, path: Path, file: _File, source: Source) -> CategoryEntry:
+    def _entry(self, path: Path, file: CategoryFile, source: Source) -> CategoryEntry:
         return CategoryEntry(
             name=file.name,
-            category=_to_category(
+            category=to_category(
                 file, autonomous=file.autonomous and file.name in self._allowed, default_graph=self._default_graph
             ),
             source=source,
@@ -206,10 +193,11 @@ class Categories:
 
 
 @cache
-def _read_shipped() -> list[tuple[Path, _File]]:
+def _read_shipped() -> list[tuple[Path, CategoryFile]]:
     """Read the installed categories, once per process, because they are the same for each home."""
     return [
-        (path, TomlFile(path, path.read_text("utf-8")).validate(_File)) for path in _shipped_folder().glob("*.toml")
+        (path, TomlFile(path, path.read_text("utf-8")).validate(CategoryFile))
+        for path in _shipped_folder().glob("*.toml")
     ]
 
 
@@ -219,118 +207,28 @@ def _shipped_folder() -> Path:
     return next(folder for folder in (package / "categories", package.parent / "categories") if folder.is_dir())
 
 
-def lint(path: Path) -> list[Finding]:
-    """Check one category file. Return only errors if there are any, else warnings; an empty list if the file is fine.
-
-    Raises:
-        NotFound: the file does not exist.
-    """
-    try:
-        toml = read_toml(path)
-    except InvalidInput as error:
-        return [Finding(level="error", where=error.where or str(path), what=error.what)]
-    if mistakes := toml.mistakes(_File):
-        return [Finding(level="error", where=one.where, what=one.what) for one in mistakes]
-    file = toml.validate(_File)
-    if file.name != path.stem:
-        return [Finding(level="error", where=toml.where(("name",)), what=_misnamed(file, path))]
-    return [
-        Finding(level="warning", where=toml.where(at), what=what)
-        for at, what in (
-            *_contradictions(file),
-            *_unneeded(file.scopes),
-            *_unreachable(file.scopes),
-            *_twice(file.scopes),
-        )
-    ]
-
-
-def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
-    """Read a category from a file of any name. Return the category, and whether its file declares it autonomous.
-
-    Raises:
-        NotFound: the file does not exist.
-        InvalidInput: the file is not a category; the error names the file, line and key.
-    """
-    file = read_toml(path).validate(_File)
-    allowed = file.name in settings.categories.autonomous_allowed
-    category = _to_category(file, autonomous=file.autonomous and allowed, default_graph=settings.default_graph)
-    return category, file.autonomous
-
-
 def read_draft_text(path: Path, text: str, settings: Settings) -> Category:
     """Return the category that this text describes. Raises InvalidInput with file, line and key."""
-    return _to_category(_read_file(path, text), autonomous=False, default_graph=settings.default_graph)
+    return to_category(_read_file(path, text), autonomous=False, default_graph=settings.default_graph)
 
 
-def _read_file(path: Path, text: str) -> _File:
+def _read_file(path: Path, text: str) -> CategoryFile:
     """Parse the text of a category file. Raises InvalidInput with file, line and key."""
     toml = TomlFile(path, text)
-    file = toml.validate(_File)
+    file = toml.validate(CategoryFile)
     if file.name != path.stem:
         hint = f"rename the file to {file.name}.toml"
-        raise InvalidInput(_misnamed(file, path), where=toml.where(("name",)), hint=hint)
+        raise InvalidInput(misnamed(file, path), where=toml.where(("name",)), hint=hint)
     return file
 
 
-def _misnamed(file: _File, path: Path) -> str:
+def misnamed(file: CategoryFile, path: Path) -> str:
+    """Return the error for a file whose name is not its category's."""
     return f"the name {file.name!r} and the file's name {path.name!r} differ"
 
 
-def _contradictions(file: _File) -> Iterator[tuple[Location, str]]:
-    scopes = file.scopes
-    for scope in scopes.tools:
-        writes = SCOPES[scope].writes if scope in SCOPES else ""
-        if writes and writes not in scopes.writes:
-            yield ("scopes", "tools"), f"{scope} cannot work: `writes` lacks {writes}"
-        if scope in SCOPES and SCOPES[scope].tier and not scopes.memory:
-            yield ("scopes", "tools"), f"{scope} cannot work: `memory` is empty"
-        if scope in SCOPES and SCOPES[scope].host and not scopes.network:
-            yield ("scopes", "tools"), f"{scope} cannot work: `network` is empty"
-        if scope in SCOPES and SCOPES[scope].subagent and not scopes.subagents:
-            yield ("scopes", "tools"), f"{scope} cannot work: `subagents` is empty"
-    if scopes.recurring and LOOPS not in scopes.tools:
-        yield ("scopes", "recurring"), f"lets turns of tasks start tasks, but `tools` lacks {LOOPS}"
-    if file.silent and not file.autonomous:
-        yield ("silent",), "silent but not autonomous: each fire would wait for the author before it writes"
-    if file.outside == "hide" and set(SCOPES) <= set(scopes.tools):
-        yield ("outside",), "hides tools outside its scopes, but every tool is in scope"
-
-
-def _unneeded(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
-    rules = [SCOPES[scope] for scope in scopes.tools if scope in SCOPES]
-    foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # the needs of authors' tools are not known here
-    for kind in scopes.writes:
-        derives = kind == "derivation" and any(rule.derives for rule in rules)
-        if not derives and kind not in {rule.writes for rule in rules}:
-            yield ("scopes", "writes"), f"no tool in scope writes {kind}"
-    needs: tuple[tuple[str, list[str], bool], ...] = (
-        ("memory", scopes.memory, any(rule.tier for rule in rules)),
-        ("channels", scopes.channels, any(rule.channel for rule in rules)),
-        ("network", scopes.network, any(rule.host for rule in rules)),
-        ("subagents", scopes.subagents, foreign or any(rule.subagent for rule in rules)),
-    )
-    for key, values, needed in needs:
-        if values and not needed:
-            yield ("scopes", key), f"no tool in scope needs {key}"
-
-
-def _unreachable(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
-    """Yield network entries that match no address. The host of an address is compared, in lower case."""
-    for entry in scopes.network:
-        if entry != ANY_HOST and (urlsplit(f"//{entry}").hostname != entry or "*" in entry):
-            yield ("scopes", "network"), f"{entry!r} matches nothing: write a host such as example.org, or {ANY_HOST}"
-    if ANY_HOST in scopes.network and len(scopes.network) > 1:
-        yield ("scopes", "network"), f"{ANY_HOST} matches any public host, so the other hosts have no effect"
-
-
-def _twice(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
-    for key, values in scopes.model_dump(exclude={"recurring"}, exclude_none=True).items():
-        for value in sorted({value for value in values if values.count(value) > 1}):
-            yield ("scopes", key), f"{value} is listed twice"
-
-
-def _to_category(file: _File, *, autonomous: bool, default_graph: str) -> Category:
+def to_category(file: CategoryFile, *, autonomous: bool, default_graph: str) -> Category:
+    """Return the category of a file. An empty name of a graph stands for the default one."""
     grants: dict[str, Any] = {
         name: frozenset(value) if isinstance(value, list) else value
         for name, value in file.scopes.model_dump(exclude={"graphs"}).items()

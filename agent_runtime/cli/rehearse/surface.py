@@ -11,5 +11,5 @@ SURFACE = Surface(
         ),
     },
     offers={"categories rehearse": "agent_runtime.cli.rehearse:command"},
-    also=("agent_runtime.cli.categories", "agent_runtime.permissions.grant"),
+    also=("agent_runtime.cli.categories", "agent_runtime.permissions.grant", "agent_runtime.permissions.lint"),
 )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.permissions.categories import Categories, lint
+from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import REQUEST, SCOPES
+from agent_runtime.permissions.lint import lint
 from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.folder.folder import folder_tools
 from agent_runtime.tools.loops import loop_tools

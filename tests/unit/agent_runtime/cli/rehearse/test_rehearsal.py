@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent_runtime.cli.rehearse.rehearsal import Judged, PastCall, PastTurn, ToolFacts, rehearse, to_toml
 from agent_runtime.model.turn import GRANTS, Category
-from agent_runtime.permissions.categories import lint
 from agent_runtime.permissions.judge import SCOPES, TIERS, WRITES
+from agent_runtime.permissions.lint import lint
 
 AT = datetime(2026, 3, 2, 9, tzinfo=UTC)
 WRITERS = {scope for scope, rule in SCOPES.items() if rule.writes} | {"memory.put", "memory.update", "memory.forget"}
