@@ -1,5 +1,6 @@
 """Metrics of the runtime. `docs/reference/metrics.md` lists them for people."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,10 +60,10 @@ class Counters:
             "turnkeeper_tokens",
             "tokens, reported by models or estimated",
             "direction",
-            of=("input", "output"),
+            "model",
         )
         self.money = metrics.Counter(
-            "turnkeeper_money", "what these tokens cost, by the price of the model, in your currency"
+            "turnkeeper_money", "what these tokens cost, by the prices of models, in your currency", "model"
         )
         self.set_aside = metrics.Counter(
             "turnkeeper_envelopes_quarantined", "envelopes that could not be read or processed"
@@ -93,9 +94,14 @@ class Counters:
     def answered(self, fields: Mapping[str, Any]) -> None:
         self.calls.add("answered")
         self.call_s.add(fields["took_s"])
-        self.tokens.add("input", by=fields["tokens_in"])
-        self.tokens.add("output", by=fields["tokens_out"])
-        self.money.add(by=(offered("money of tokens", fields["tokens_in"], fields["tokens_out"]) or 0) / 1e6)
+        self.answered_by(fields["model"], fields["tokens_in"], fields["tokens_out"])
+
+    def answered_by(self, model: str, tokens_in: int, tokens_out: int) -> None:
+        """Count the tokens of one model, and their cost."""
+        used = json.dumps({model: {"tokens_in": tokens_in, "tokens_out": tokens_out}})
+        self.tokens.add("input", model, by=tokens_in)
+        self.tokens.add("output", model, by=tokens_out)
+        self.money.add(model, by=(offered("money of tokens", used, tokens_in, tokens_out) or 0) / 1e6)
 
     def events(self) -> dict[str, Any]:
         return {
@@ -121,6 +127,7 @@ def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> me
         return None
     offered("prices of a home", home)
     counted = Counters(clock.monotonic)
+    counted.answered_by(settings.model.name, 0, 0)
     count_events(runtime.log, counted.events())
 
     async def read() -> Sequence[Any]:

@@ -55,7 +55,7 @@ JSON_KEYS = {
         "ToolCall": "id name args",
         "TriggerMark": "kind task fire_id nominal_at fired_at stands_for",
         "Turn": "turn_id thread_id channel agent category status trigger fire_id task_name attempt started_at ended_at "
-        "summary error cancel_requested tokens_in tokens_out graph via task_id",
+        "summary error cancel_requested tokens_in tokens_out models graph via task_id",
     }.items()
 }
 RENAMED = {
@@ -64,6 +64,7 @@ RENAMED = {
     ("StandingException", "args"): "args_json",
     ("MemoryNamespace", "namespace"): "labels",
     ("Thread", "metadata"): "metadata_json",
+    ("Turn", "models"): "models_json",
     ("ToolCall", "args"): "args_json",
     **{("Graph", key): f"{key}_json" for key in ("context", "config", "input")},
 }

@@ -4,6 +4,8 @@ The values are frozen; this module has no I/O and no LangGraph. Queries of `agen
 conversation and the wire's messages are made from them.
 """
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -15,6 +17,42 @@ GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # th
 LIMITS = ("seconds", "tool_calls", "tokens")
 Effect = Literal["read", "external-read", "write"]
 LONGEST_SUMMARY = 200  # length limit of a turn's stored last words, in characters
+READ, WRITTEN = "tokens_in", "tokens_out"
+MODEL = "turnkeeper_model"  # key in the metadata of our own agent's answers: the model, as the settings name it
+Used = Counter[tuple[str, str]]  # tokens by model and READ or WRITTEN; the name of an unknown model is empty
+
+
+def used_by(model: str, tokens_in: int, tokens_out: int) -> Used:
+    """Return the tokens that one model read and wrote."""
+    return Counter({(model, READ): tokens_in, (model, WRITTEN): tokens_out})
+
+
+def totals(used: Used) -> tuple[int, int]:
+    """Return the tokens that all models read and wrote.
+
+    >>> totals(used_by("openai:gpt-5", 5, 2) + used_by("", 1, 1))
+    (6, 3)
+    """
+    return sum(used[one] for one in used if one[1] == READ), sum(used[one] for one in used if one[1] == WRITTEN)
+
+
+def by_model(used: Used) -> dict[str, dict[str, int]]:
+    """Return the tokens of each model. Reversed by :func:`used_from`."""
+    models = sorted({model for model, _ in +used})
+    return {model: {READ: used[model, READ], WRITTEN: used[model, WRITTEN]} for model in models}
+
+
+def columns(used: Used) -> dict[str, Any]:
+    """Return the columns of a turn's row that hold its tokens."""
+    read, written = totals(used)
+    return {READ: read, WRITTEN: written, "models_json": json.dumps(by_model(used), sort_keys=True)}
+
+
+def used_from(models: Mapping[str, Mapping[str, int]], tokens_in: int, tokens_out: int) -> Used:
+    """Return a turn's tokens. Those that no model has are an unknown model's: an earlier version recorded only sums."""
+    named = Counter({(model, key): int(count) for model, one in models.items() for key, count in one.items()})
+    read, written = totals(named)
+    return +(named + used_by("", tokens_in - read, tokens_out - written))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +277,13 @@ class TurnRecord(Assignment):
     tokens_in: int
     tokens_out: int
     wake_after_s: int | None
+    models_json: str = ""  # the tokens of each model, as :func:`by_model` returns them; empty if none are known
     grant_json: str = ""  # as stored: an earlier version may have spelled the same grant differently
+
+    @property
+    def used(self) -> Used:
+        """The tokens of each model."""
+        return used_from(json.loads(self.models_json or "{}"), self.tokens_in, self.tokens_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,6 +354,7 @@ class EventRecord:
     summary: str
     error: str
     held_by: tuple[str, ...]
+    models_json: str
     tokens_in: int
     tokens_out: int
     wake_after_s: int | None

@@ -61,6 +61,7 @@ turns = sa.Table(
     *texts("graph", "context_json", "config_json", "input_json", server_default=""),
     sa.Column("via", TEXT, nullable=False, server_default=""),  # an author's channel: PROGRAM/SURFACE/KEY
     sa.Column("run_json", TEXT, nullable=False, server_default=""),  # the options of a client's run, if it is one
+    sa.Column("models_json", TEXT, nullable=False, server_default=""),  # {model: {tokens_in, tokens_out}}; empty: none
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
     sa.CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
@@ -149,6 +150,7 @@ turn_events = sa.Table(
     sa.Column("wake_after_s", sa.BigInteger),
     # False until the runner has read it, in a shared store; on a single machine, the runner stores its position
     sa.Column("taken", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("models_json", TEXT, nullable=False, server_default=""),  # as in the turn's row
     sa.Index("turn_events_by_turn", "turn_id", "sequence"),
     sa.Index("turn_events_left", "sequence", **partial("taken = 0")),
     **NEVER_AGAIN,

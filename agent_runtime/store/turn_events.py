@@ -86,6 +86,7 @@ def add_event(
         summary=storable(summary),
         error=storable(error),
         held_by_json=json.dumps(held_by) if held_by else "",
+        models_json=turn.models_json if turn else "",
         tokens_in=turn.tokens_in if turn else 0,
         tokens_out=turn.tokens_out if turn else 0,
         wake_after_s=turn.wake_after_s if turn and wakes else None,
@@ -100,7 +101,12 @@ def add_review(
     if row is not None:
         announce(connection)
         tokens = {"tokens_in": 0, "tokens_out": 0, "wake_after_s": None}
-        said = {"summary": storable(summary)[:LONGEST_SUMMARY], "error": "", "held_by_json": json.dumps(about)}
+        said = {
+            "summary": storable(summary)[:LONGEST_SUMMARY],
+            "error": "",
+            "held_by_json": json.dumps(about),
+            "models_json": "",
+        }
         _ADD_OUTCOME.run(connection, **row, state=state, at_us=to_us(at), **said, **tokens)
 
 

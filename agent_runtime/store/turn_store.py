@@ -17,7 +17,7 @@ from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canoni
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, Said, TurnRecord
+from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, Said, TurnRecord, Used
 from agent_runtime.permissions.exceptions import ForTask, StandingException
 from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
 from agent_runtime.store.database import take_lease
@@ -33,8 +33,8 @@ from turnkeeper.times import to_us
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# A turn's messages, or None if only the cost is known, and the tokens that it read and wrote.
-Transcript = tuple[Sequence[Said] | None, tuple[int, int]]
+# A turn's messages, or None if only the cost is known, and its tokens.
+Transcript = tuple[Sequence[Said] | None, Used]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +268,7 @@ class Store:
         at: datetime,
         turn_id: str,
         lines: Sequence[Said] | None,
-        tokens: tuple[int, int],
+        used: Used,
         *,
         known: int = 0,
         cancelled: bool = False,
@@ -279,7 +279,7 @@ class Store:
         messages, which precede the cancellation. Without `lines`, keep the recorded messages, and never lower the
         recorded tokens.
         """
-        self._record(connection, at, _turn(connection, turn_id), (lines, tokens), known=known, cancelled=cancelled)
+        self._record(connection, at, _turn(connection, turn_id), (lines, used), known=known, cancelled=cancelled)
 
     def _record(
         self,
@@ -293,13 +293,13 @@ class Store:
     ) -> None:
         if turn.status != "running":
             return
-        lines, tokens = said
+        lines, used = said
         if lines is None:
-            tokens = max(tokens[0], turn.tokens_in), max(tokens[1], turn.tokens_out)
+            used = max(used, turn.used, key=Used.total)
         elif cancelled or not turn_reads.is_cancelled(connection, turn.turn_id):
             turn_writes.put_transcript(connection, turn.turn_id, lines, at, known=known)
             self.event_source.said(connection, turn.turn_id, lines, at)
-        turn_writes.count_tokens(connection, turn, tokens, at)
+        turn_writes.count_tokens(connection, turn, used, at)
 
     @_transaction
     def wake(self, connection: Connection, _at: datetime, turn_id: str, after_s: int) -> None:
@@ -410,7 +410,7 @@ class Store:
         turn = _turn(connection, turn_id)
         if said is not None:
             self._record(connection, at, turn, said, cancelled=True)
-            counted = said[1] != (turn.tokens_in, turn.tokens_out)
+            counted = said[1] != turn.used
             turn = _turn(connection, turn_id) if counted else turn
         ends_well = state == "succeeded" and not turn_reads.is_cancelled(connection, turn_id)
         text, spoken = returned

@@ -16,7 +16,7 @@ from agent_runtime.model import approval
 from agent_runtime.model import trigger as triggers
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, TriggerHeader, from_meta
-from agent_runtime.model.turn import Assignment, InterruptRecord, KeyRecord, Said, ToolUse, TurnRecord
+from agent_runtime.model.turn import Assignment, InterruptRecord, KeyRecord, Said, ToolUse, TurnRecord, Used, columns
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
@@ -321,14 +321,14 @@ def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
     return f"{triggers.MISASKED}: {' '.join(told[-1].split())}" if told else ""
 
 
-def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:
+def count_tokens(connection: Connection, turn: TurnRecord, used: Used, at: datetime) -> None:
     """Write the tokens that a turn has used so far. The increase counts for the day of `at`, in UTC.
 
     A replay after a crash may report fewer than were counted; a day's count never decreases.
     """
-    if tokens != (turn.tokens_in, turn.tokens_out):
-        change_turn(connection, turn.turn_id, tokens_in=tokens[0], tokens_out=tokens[1])
-    new = sum(tokens) - turn.tokens_in - turn.tokens_out
+    if used != turn.used:
+        change_turn(connection, turn.turn_id, **columns(used))
+    new = used.total() - turn.used.total()
     if new > 0:
         row = upsert(token_days, [token_days.c.day], {"tokens": token_days.c.tokens + new})
         connection.execute(row.values(day=_day(at), tokens=new))

@@ -10,7 +10,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.graph.engine.model_output import SUBAGENT_TOKENS, subagent_usage
+from agent_runtime.graph.engine.model_output import artifact_of, subagent_usage
 from agent_runtime.mailbox.agent_messages import SCOPE, AgentMessages
 from agent_runtime.tools.call import Result, Runtime, call_of, spec
 from turnkeeper.errors import MachineTrouble, TurnkeeperError
@@ -54,11 +54,11 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
             raise
         except TurnkeeperError as error:
             # Count the tokens of a stopped subagent too, which an exception could not carry.
-            cost = {SUBAGENT_TOKENS: list(subagent_usage().used(call_id))}
+            cost = artifact_of(subagent_usage().used(call_id))
             failed = ToolMessage(str(error), artifact=cost, tool_call_id=call_id, name=SUBAGENT_TOOL, status="error")
             return failed, cost
         answer = {"subagent": report.name, "report": report.text, "calls": report.calls}
-        return json.dumps(answer, ensure_ascii=False), {SUBAGENT_TOKENS: list(report.tokens)}
+        return json.dumps(answer, ensure_ascii=False), artifact_of(report.used)
 
     made = StructuredTool.from_function(
         coroutine=subagent_run, name=SUBAGENT_TOOL, handle_tool_error=True, response_format="content_and_artifact"

@@ -8,7 +8,7 @@ from typing import Any
 from agent_runtime.graph.engine.engine import Ended, Engines, Order, Step
 from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES, is_loop
-from agent_runtime.model.turn import Category, InterruptRecord, Said, TurnContext, TurnRecord
+from agent_runtime.model.turn import Category, InterruptRecord, Said, TurnContext, TurnRecord, Used
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.permissions.judge import Narrowing
 from agent_runtime.store.mail import handoffs_of, shown
@@ -61,7 +61,7 @@ class Intervals:
         recording = _Recording(self._store, self._failpoints, turn.turn_id, self._log, is_new=mode == "start")
         self._log_start(turn, mode)
         context = await self._context(turn)
-        engine, used = self._engines.of(turn.graph), (turn.tokens_in, turn.tokens_out)
+        engine, used = self._engines.of(turn.graph), turn.used
         work = engine.run(order, context, turn.after_message, recording.step, used)
         task = asyncio.create_task(work, name=f"turn-{turn.turn_id}")
         self._running[turn.turn_id] = task
@@ -159,7 +159,7 @@ class _Recording:
         self._turn_id = turn_id
         self._known = 0
         self._wake: int | None = None
-        self._tokens = (0, 0)
+        self._used = Used()
         self._newest: Step | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._writes: list[asyncio.Task[None]] = []
@@ -168,15 +168,15 @@ class _Recording:
         """Log the new tool calls, then queue the new messages."""
         if step.messages is not None:
             self._tell_calls(step.messages)
-        tokens = (step.tokens_in, step.tokens_out)
+        used = step.used
         if step.messages is not None and len(step.messages) > self._known:
             self._newest = step
-            if tokens != self._tokens:
+            if used != self._used:
                 self._write()
             elif self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(RECORD_S, self._write)
-        elif sum(tokens) > sum(self._tokens):
-            self._count(tokens)
+        elif used.total() > self._used.total():
+            self._count(used)
         if step.wake_after_s is not None and step.wake_after_s != self._wake:
             self._wake = step.wake_after_s
             self._writes.append(asyncio.create_task(self._store.wake(self._turn_id, self._wake)))
@@ -201,11 +201,11 @@ class _Recording:
             self._write(cancelled=True)  # the messages precede the cancellation
         await asyncio.gather(*self._writes, return_exceptions=True)
 
-    def _count(self, tokens: tuple[int, int]) -> None:
-        self._tokens = tokens
+    def _count(self, used: Used) -> None:
+        self._used = used
         if self._newest is not None:
-            self._newest = replace(self._newest, tokens_in=tokens[0], tokens_out=tokens[1])
-        self._queue(self._store.record(self._turn_id, None, tokens))
+            self._newest = replace(self._newest, used=used)
+        self._queue(self._store.record(self._turn_id, None, used))
 
     def _write(self, *, cancelled: bool = False) -> None:
         step, self._newest = self._newest, None
@@ -214,8 +214,8 @@ class _Recording:
             self._soon = None
         if step is None or step.messages is None:
             return
-        self._tokens = (step.tokens_in, step.tokens_out)
-        write = self._store.record(self._turn_id, step.messages, self._tokens, known=self._known, cancelled=cancelled)
+        self._used = step.used
+        write = self._store.record(self._turn_id, step.messages, self._used, known=self._known, cancelled=cancelled)
         self._known = len(step.messages)
         self._queue(write)
 

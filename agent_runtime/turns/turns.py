@@ -399,7 +399,7 @@ class Turns:
             await self._store.give_back(turn.turn_id)
             self._stopped(turn, "drained")
             return False
-        said = ended.step.messages, (ended.step.tokens_in, ended.step.tokens_out)
+        said = ended.step.messages, ended.step.used
         if ended.step.wake_after_s is not None:
             await self._store.wake(turn.turn_id, ended.step.wake_after_s)
         if ended.stopped == "interrupted":

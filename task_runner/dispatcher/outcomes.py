@@ -260,7 +260,7 @@ def _news(turn: wire.Turn | wire.TurnEvent, at: datetime, error: str) -> News:
         turn_id=turn.turn_id,
         error=error,
         tokens=turn.tokens_in + turn.tokens_out,
-        money=offered("money of tokens", turn.tokens_in, turn.tokens_out) or 0,
+        money=offered("money of tokens", turn.models_json, turn.tokens_in, turn.tokens_out) or 0,
         wake_after_s=turn.wake_after_s if turn.HasField("wake_after_s") else None,
     )
 

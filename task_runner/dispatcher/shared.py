@@ -419,7 +419,7 @@ def _news_of(told: WrittenTurnEvent, now: datetime) -> outcomes.News:
         turn_id=told.turn_id,
         error=told.error or (f"waits for approval {', '.join(held_by)}" if held_by else ""),
         tokens=told.tokens_in + told.tokens_out,
-        money=offered("money of tokens", told.tokens_in, told.tokens_out) or 0,
+        money=offered("money of tokens", told.models_json, told.tokens_in, told.tokens_out) or 0,
         wake_after_s=told.wake_after_s,
     )
 

@@ -39,6 +39,7 @@ class WrittenTurnEvent(NamedTuple):
     tokens_in: int
     tokens_out: int
     wake_after_s: int | None
+    models_json: str
     refused: str = ""  # the field of a fire's request that kept a runtime from beginning the fire
 
 
@@ -159,7 +160,7 @@ _handover = handover_of()
 _NUMBERS = dict.fromkeys(("sequence", "attempt", "at_us", "tokens_in", "tokens_out", "wake_after_s"), sa.BigInteger())
 _told = _columns(
     "turn_events", "sequence", "fire_id", "attempt", "turn_id", "thread_id", "trigger", "state", "at_us", "error",
-    "held_by_json", "tokens_in", "tokens_out", "wake_after_s", "taken", taken=sa.Boolean(), **_NUMBERS,
+    "held_by_json", "tokens_in", "tokens_out", "wake_after_s", "models_json", "taken", taken=sa.Boolean(), **_NUMBERS,
 )  # fmt: skip
 _turns = _columns("turns", "turn_id", "status", *Happened._fields[6:])
 _meta = _columns("meta", "key", "value")

@@ -332,6 +332,9 @@ def test_times_tick_and_tokens_stand_by_day_and_by_task(tab: Tab, constellation:
     expect(days).to_have_count(1)
     (turn,) = (one for one in constellation.ask("agent-runtime", "turns", "list") if one["task_name"] == "spends")
     expect(days.locator("td[data-label=read]")).to_have_text(f"{turn['tokens_in']:,}")
+    models = page.locator("section", has=page.get_by_role("heading", name="Models of spends")).locator("tbody tr")
+    expect(models).to_have_count(1)
+    expect(models).to_contain_text("offline")
     page.goto(f"{tab.origin}/ui/pages")
     page.evaluate(
         """() => { document.getElementById('content').dataset.topics = '';  // so that only the clock changes it

@@ -1,9 +1,14 @@
 """Money: a price in config.toml, what turns cost in lists and reports, and a budget in money that pauses a task."""
 
+import json
+from collections import Counter
+
 import pytest
 
+from tests.support.chat_server import KEY, Reply, serving
 from tests.support.constellation import Constellation
 from turnkeeper.config.home import Home
+from turnkeeper.config.prices.prices import Price, Prices
 from turnkeeper.config.toml_file import with_key
 
 pytestmark = pytest.mark.process
@@ -27,6 +32,47 @@ def test_turns_and_reports_say_what_was_spent_by_the_price_of_the_model(constell
     report = constellation.ask("turnkeeper", "report")
     assert [row["money"] for row in report["turns"]] == [cost]
     assert sum(row["money"] for row in report["days"]) == cost
+
+
+def test_each_model_counts_at_its_own_price_in_lists_and_reports(stopped: Constellation) -> None:
+    with serving() as model:
+        for home in stopped.homes:
+            home.environment.write_text(f"OPENAI_API_KEY={KEY}\n")
+            home.environment.chmod(0o600)
+            name_a_price(home)
+            with home.config.open("a") as file:
+                file.write(f'\n[assistants.mine]\nconfig = {{ model = "gpt-5", base_url = "{model.url}" }}\n')
+        stopped.start()
+        stopped.create("plan", "--every", "1d")
+        config = json.dumps({"model": "openai:gpt-5", "base_url": model.url})
+        stopped.create("news", "--every", "1d", "--config", config)
+        model.script = [Reply(text="new", usage=(100_000, 3))]
+        for task in ("plan", "news"):
+            stopped.command("turnkeeper", "task", "run", task, "--wait")
+    turns = {turn["task_name"]: turn for turn in stopped.ask("turnkeeper", "turns", "list")}
+    assert turns["news"]["models"] == {"openai:gpt-5": {"tokens_in": 100_000, "tokens_out": 3}}
+    assert turns["news"]["money"] == 0.9
+    plan = turns["plan"]
+    cost = round(plan["tokens_in"] * 1.25 + plan["tokens_out"] * 10) / 1e6
+    assert (plan["models"].keys(), plan["money"]) == ({"offline"}, cost)
+    report = stopped.ask("turnkeeper", "report")
+    assert {row["task"]: row["money"] for row in report["turns"]} == {"news": 0.9, "plan": cost}
+    assert {(row["task"], row["model"], row["money"]) for row in report["models"]} == {
+        ("news", "openai:gpt-5", 0.9), ("plan", "offline", cost),
+    }  # fmt: skip
+    days = Counter[str]()
+    for row in report["models"]:
+        days[row["day"]] += row["money"]
+    assert {row["day"]: row["money"] for row in report["days"]} == {day: round(money, 6) for day, money in days.items()}
+    assert "by openai:gpt-5" in stopped.command("turnkeeper", "turns", "show", turns["news"]["turn_id"])
+
+
+def test_a_model_without_a_price_counts_at_that_of_the_homes_model() -> None:
+    prices = Prices({"openai:gpt-5": Price(1, 10), "offline": Price(2, 2)}, "offline")
+    of_two = {"gpt-5-2025-08-07": {"tokens_in": 5, "tokens_out": 1}, "openai:other": {"tokens_in": 4, "tokens_out": 0}}
+    assert prices.of_turn(of_two, 9, 1) == 5 + 10 + 4 * 2
+    assert prices.of_turn(of_two, 12, 1) == 5 + 10 + 4 * 2 + 3 * 2, "tokens of an unknown model"
+    assert Prices({"openai:gpt-5": Price(1, 10)}, "offline").money("openai:gpt-5-mini", 5, 5) == 0
 
 
 def test_a_budget_in_money_pauses_the_task_and_needs_a_price(constellation: Constellation) -> None:
@@ -62,6 +108,20 @@ def test_a_budget_in_money_that_does_not_count_for_a_model_without_a_price_is_na
     for home in constellation.homes:
         home.config.write_text(with_key(home.config.read_text(), "model", "name", value="openai:gpt-5"))
     constellation.until("the price to count", lambda: "does not count" not in said())
+
+
+def test_a_budget_in_money_is_named_if_the_prices_were_removed_while_nothing_ran(constellation: Constellation) -> None:
+    priced = {home: home.config.read_text() for home in constellation.homes}
+    for home in constellation.homes:
+        name_a_price(home)
+    constellation.create("news", "--every", "1d", "--budget", "money_per_day=0.50")
+    constellation.until("the price to be noticed", lambda: all((home.run / "prices").exists() for home in priced))
+    constellation.stop()
+    for home, text in priced.items():
+        home.config.write_text(text)
+    constellation.start()
+    named = "money_per_day of news does not count"
+    constellation.until("the budget to be named", lambda: named in constellation.attempt("turnkeeper", "status").stderr)
 
 
 @pytest.mark.parametrize("limit", ["money_per_day=much", "money_per_day=-1", "money_per_day=0", "money_per_day=1e9"])

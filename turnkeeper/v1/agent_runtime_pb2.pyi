@@ -399,6 +399,7 @@ class TurnEvent(_message.Message):
     CATEGORY_FIELD_NUMBER: _builtins.int
     VIA_FIELD_NUMBER: _builtins.int
     ABOUT_FIELD_NUMBER: _builtins.int
+    MODELS_JSON_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     sequence: _builtins.int
     turn_id: _builtins.str
@@ -420,6 +421,8 @@ class TurnEvent(_message.Message):
     category: _builtins.str
     via: _builtins.str
     """of an author's turn, by what it was asked for, PROGRAM/SURFACE/KEY"""
+    models_json: _builtins.str
+    """as in its turn"""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -454,10 +457,11 @@ class TurnEvent(_message.Message):
         category: _builtins.str = ...,
         via: _builtins.str = ...,
         about: _abc.Iterable[_builtins.str] | None = ...,
+        models_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "at", b"at", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "about", b"about", "at", b"at", "attempt", b"attempt", "category", b"category", "channel", b"channel", "error", b"error", "fire_id", b"fire_id", "held_by", b"held_by", "incarnation", b"incarnation", "sequence", b"sequence", "state", b"state", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "about", b"about", "at", b"at", "attempt", b"attempt", "category", b"category", "channel", b"channel", "error", b"error", "fire_id", b"fire_id", "held_by", b"held_by", "incarnation", b"incarnation", "models_json", b"models_json", "sequence", b"sequence", "state", b"state", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_after_s: _TypeAlias = _typing.Literal["wake_after_s"]  # noqa: Y015
     _WhichOneofArgType__wake_after_s: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s"]  # noqa: Y015
@@ -588,6 +592,7 @@ class Turn(_message.Message):
     VIA_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
     RUN_JSON_FIELD_NUMBER: _builtins.int
+    MODELS_JSON_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     channel: _builtins.str
@@ -618,6 +623,8 @@ class Turn(_message.Message):
     task_id: _builtins.str
     run_json: _builtins.str
     """the options of a client's run"""
+    models_json: _builtins.str
+    """the tokens of each model: {model: {tokens_in, tokens_out}}; empty where none is known"""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -649,10 +656,11 @@ class Turn(_message.Message):
         via: _builtins.str = ...,
         task_id: _builtins.str = ...,
         run_json: _builtins.str = ...,
+        models_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "ended_at", b"ended_at", "started_at", b"started_at", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "graph", b"graph", "run_json", b"run_json", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "graph", b"graph", "models_json", b"models_json", "run_json", b"run_json", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_after_s: _TypeAlias = _typing.Literal["wake_after_s"]  # noqa: Y015
     _WhichOneofArgType__wake_after_s: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s"]  # noqa: Y015

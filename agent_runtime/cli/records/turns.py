@@ -71,8 +71,9 @@ def list_(
     request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=from_words(status), **page)
     answer = read(request)
     found = [to_json(turn) for turn in answer.turns]
-    if (price := offered("price of a home", terminal.named_home())) is not None:
-        found = [row | {"money": price.money(row["tokens_in"], row["tokens_out"]) / 1e6} for row in found]
+    if (prices := offered("read prices", terminal.named_home())) is not None:
+        cost = [prices.of_turn(row["models"], row["tokens_in"], row["tokens_out"]) / 1e6 for row in found]
+        found = [row | {"money": money} for row, money in zip(found, cost, strict=True)]
     footer = f"{answer.total} turn{'' if answer.total == 1 else 's'}" if answer.total else "no such turns"
     if answer.next_cursor and answer.total > len(found):
         footer += f", of which {len(found)} are shown; the next: --cursor {answer.next_cursor}"
@@ -138,7 +139,8 @@ def _lines(row: Row) -> list[tuple[str, str]]:
 
 
 def _tokens(row: Row) -> str:
-    return f"{row['tokens_in']:,} read, {row['tokens_out']:,} written"
+    models = ", ".join(model for model in row.get("models", ()) if model)
+    return f"{row['tokens_in']:,} read, {row['tokens_out']:,} written{f' by {models}' if models else ''}"
 
 
 @threads_app.command("list")

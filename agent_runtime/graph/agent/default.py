@@ -24,12 +24,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
-from agent_runtime.graph.engine.model_output import subagent_usage, tokens_of
+from agent_runtime.graph.engine.model_output import subagent_usage, used_in
 from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.graph.models.call import Handler, Request, Response
 from agent_runtime.graph.models.make import Models
 from agent_runtime.graph.offline.model import OfflineModel
-from agent_runtime.model.turn import SUBAGENTS, TurnContext
+from agent_runtime.model.turn import SUBAGENTS, TurnContext, Used
 from agent_runtime.model.words import shortened
 from agent_runtime.permissions.judge import FOREIGN, REQUEST
 from agent_runtime.workspace.model import MemoryEntry
@@ -231,13 +231,13 @@ class Report:
     Attributes:
         text: its last message, cut at 8,000 characters.
         calls: its tool calls, in order, each in a line of at most 120 characters; at most 50.
-        tokens: tokens that its models read and wrote.
+        used: tokens that its models read and wrote.
     """
 
     name: str
     text: str
     calls: tuple[str, ...]
-    tokens: tuple[int, int]
+    used: Used
 
 
 class Subagents:
@@ -305,13 +305,13 @@ class SubagentLimit(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     async def awrap_model_call(self, request: Request, handler: Handler) -> Response:
         """Call the model, then count. Raises Exhausted."""
         # Tokens from before a crash or question count too, even if the limit stops the subagent before the next answer.
-        subagent_usage().note(_call_of(request.messages), tokens_of(request.messages))
+        subagent_usage().note(_call_of(request.messages), used_in(request.messages))
         response = await handler(request)
-        used = tokens_of([*request.messages, *response.result])
+        used = used_in([*request.messages, *response.result])
         subagent_usage().note(_call_of(request.messages), used)
         most = request.runtime.context.category.tokens
-        if sum(used) > most:
-            raise Exhausted(f"{self._name} used {sum(used)} tokens; the limit is {most}", where="subagents")
+        if used.total() > most:
+            raise Exhausted(f"{self._name} used {used.total()} tokens; the limit is {most}", where="subagents")
         return response
 
 
@@ -326,7 +326,7 @@ def _report(name: str, messages: Sequence[BaseMessage]) -> Report:
         name=name,
         text=shortened(text, LONGEST_REPORT),
         calls=tuple(_line(call["name"], call["args"]) for message in said for call in message.tool_calls)[:MOST_CALLS],
-        tokens=tokens_of(messages),
+        used=used_in(messages),
     )
 
 

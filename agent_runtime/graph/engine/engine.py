@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from langgraph.errors import GraphDrained
@@ -24,7 +24,7 @@ from agent_runtime.model.approval import RaisedInterrupt, canonical
 from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import Trigger
-from agent_runtime.model.turn import Said, TurnContext
+from agent_runtime.model.turn import Said, TurnContext, Used
 from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
@@ -78,14 +78,14 @@ class Step:
 
     Attributes:
         messages: the turn's messages after the prompt; None if the graph no longer has them.
-        subagent_tokens: tokens read and written by subagents that are still running.
+        used: tokens that models read and wrote.
+        of_subagents: those of subagents that are still running.
         wake_after_s: the requested wake-up in this interval, in seconds after its end; None for no request.
     """
 
     messages: tuple[Said, ...] | None = ()
-    tokens_in: int = 0
-    tokens_out: int = 0
-    subagent_tokens: tuple[int, int] = (0, 0)
+    used: Used = field(default_factory=Used)
+    of_subagents: Used = field(default_factory=Used)
     wake_after_s: int | None = None
 
     @property
@@ -130,7 +130,7 @@ class _Progress:
     """The newest step of an interval, so that an interval that fails still records its messages and costs."""
 
     def __init__(
-        self, on_step: Callable[[Step], Awaitable[None]], usage: model_output.ModelUsage | None, used: tuple[int, int]
+        self, on_step: Callable[[Step], Awaitable[None]], usage: model_output.ModelUsage | None, used: Used
     ) -> None:
         self._on_step = on_step
         self.usage = usage
@@ -153,14 +153,10 @@ class _Progress:
         """Return the step with the tokens of all models in the turn, even if no message of the graph reports them."""
         if self.usage is None:
             now = self.subagents.unreported({line.tool_call_id for line in step.messages or ()})
-            if now == step.subagent_tokens:
+            if now == step.of_subagents:
                 return step
-            more_in, more_out = now[0] - step.subagent_tokens[0], now[1] - step.subagent_tokens[1]
-            return replace(
-                step, tokens_in=step.tokens_in + more_in, tokens_out=step.tokens_out + more_out, subagent_tokens=now
-            )
-        tokens_in, tokens_out = map(sum, zip(self._used, self.usage.tokens, strict=True))
-        return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
+            return replace(step, used=step.used - step.of_subagents + now, of_subagents=now)
+        return replace(step, used=max(step.used, self._used + self.usage.used, key=Used.total))
 
     async def record_cost(self) -> None:
         """Report the tokens used since the newest step, because the current step will not end."""
@@ -170,9 +166,8 @@ class _Progress:
 
     def with_cost(self, error: Exception) -> Step:
         """Return the newest step with the tokens of a failed model call, if the error reports them."""
-        tokens_in, tokens_out = getattr(error, "tokens", (0, 0))
-        step = self.counted(self.step)
-        return replace(step, tokens_in=step.tokens_in + tokens_in, tokens_out=step.tokens_out + tokens_out)
+        step, more = self.counted(self.step), getattr(error, "used", None)
+        return replace(step, used=step.used + more) if more else step
 
 
 class Engine:
@@ -274,7 +269,7 @@ class Engine:
         context: TurnContext,
         mark: str,
         on_step: Callable[[Step], Awaitable[None]],
-        used: tuple[int, int] = (0, 0),
+        used: Used | None = None,
     ) -> Ended:
         """Run one interval.
 
@@ -293,7 +288,7 @@ class Engine:
         if self._draining:
             control.request_drain()
         usage = model_output.ModelUsage(context.turn_id, self._answered) if self._foreign else None
-        progress = _Progress(on_step, usage, used)
+        progress = _Progress(on_step, usage, used or Used())
         limit = asyncio.timeout(context.category.seconds)
         given = await questions.given_so_far(*self._at(context.thread_id)) if isinstance(order, Answers) else {}
         try:
@@ -459,7 +454,7 @@ class Engine:
             newest, asked_any = part["data"], asked_any or bool(part["interrupts"])
             newer = self._step(part["data"], mark, before, wake_after_s=wake)
             step = await progress.record(progress.counted(newer))
-            used = step.tokens_in + step.tokens_out
+            used = step.used.total()
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
         # After an input, the stream holds every question that the graph asks. After a resume, it leaves out a question
@@ -542,8 +537,7 @@ class Engine:
         else:
             own = inputs.after(messages, before) if own is None else own
             lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")
-        tokens_in, tokens_out = model_output.tokens_of(own or ())
-        return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out, **known)
+        return Step(messages=lines, used=model_output.used_in(own or ()), **known)
 
 
 class Engines:

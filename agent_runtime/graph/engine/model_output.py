@@ -31,19 +31,35 @@ from langgraph.errors import GraphBubbleUp
 
 from agent_runtime.graph.context import bound
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.turn import TurnContext
+from agent_runtime.model.turn import MODEL, TurnContext, Used, by_model, totals, used_by, used_from
 
-SUBAGENT_TOKENS = "turnkeeper_tokens"  # key in the artifact of a subagent's report: tokens read and written
+# Keys in the artifact of a subagent's report: tokens read and written; the same by model.
+SUBAGENT_TOKENS, SUBAGENT_MODELS = "turnkeeper_tokens", "turnkeeper_models"
+LONGEST_NAME = 200
 
 
-def tokens_of(messages: Sequence[BaseMessage]) -> tuple[int, int]:
+def used_in(messages: Sequence[BaseMessage]) -> Used:
     """Return the tokens that models read and wrote in these messages, as far as reported; includes subagents."""
-    told = [message.usage_metadata for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
-    used = [(usage["input_tokens"], usage["output_tokens"]) for usage in told]
-    artifacts = [message.artifact for message in messages if isinstance(message, ToolMessage)]
-    reports = [one[SUBAGENT_TOKENS] for one in artifacts if isinstance(one, dict) and one.get(SUBAGENT_TOKENS)]
-    used += [(int(tokens_in), int(tokens_out)) for tokens_in, tokens_out in reports]
-    return sum(one for one, _ in used), sum(other for _, other in used)
+    used = Used()
+    for message in messages:
+        if isinstance(message, AIMessage) and (told := message.usage_metadata):
+            used += used_by(model_of(message), told["input_tokens"], told["output_tokens"])
+        elif isinstance(message, ToolMessage) and isinstance(found := message.artifact, dict):
+            used += used_from(found.get(SUBAGENT_MODELS, {}), *map(int, found.get(SUBAGENT_TOKENS) or (0, 0)))
+    return used
+
+
+def model_of(message: AIMessage) -> str:
+    """Return the model that wrote a message, such as openai:gpt-5. Empty if its provider does not say."""
+    told = message.response_metadata
+    name, provider = str(told.get("model_name") or ""), str(told.get("model_provider") or "")
+    said = f"{provider}:{name}" if name and provider not in {"", name} else name
+    return str(told.get(MODEL) or said)[:LONGEST_NAME]
+
+
+def artifact_of(used: Used) -> dict[str, Any]:
+    """Return the tokens of a subagent, for the message with its report."""
+    return {SUBAGENT_TOKENS: list(totals(used)), SUBAGENT_MODELS: by_model(used)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,26 +74,24 @@ class ModelCallLog:
     emit: Callable[..., object]
     steady: Callable[[], float]
 
-    def tell(self, turn_id: str, tokens: tuple[int, int], took_s: float) -> None:
-        """Log a call: its turn, the tokens read and written, and its duration."""
-        used = {"tokens_in": tokens[0], "tokens_out": tokens[1], "estimated": False}
+    def tell(self, turn_id: str, model: str, tokens: tuple[int, int], took_s: float) -> None:
+        """Log a call: its turn, its model, the tokens read and written, and its duration."""
+        used = {"model": model, "tokens_in": tokens[0], "tokens_out": tokens[1], "estimated": False}
         self.emit("model.answered", turn_id=turn_id, attempt=1, **used, ending="", took_s=round(took_s, 3))
 
 
 class ModelUsage(BaseCallbackHandler):
-    """Sums of the tokens of finished model calls, including calls in worker threads."""
+    """Sums of the tokens of finished model calls, including calls in worker threads.
+
+    Attributes:
+        used: the tokens of each model so far.
+    """
 
     def __init__(self, turn_id: str, answered: ModelCallLog | None) -> None:
-        self._lock = threading.Lock()
-        self._tokens = (0, 0)
+        self._lock, self.used = threading.Lock(), Used()
         self._turn_id, self._answered = turn_id, answered
         self._began: dict[Any, float] = {}
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def tokens(self) -> tuple[int, int]:
-        """Tokens read and tokens written so far."""
-        return self._tokens
 
     def on_chat_model_start(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
         if self._answered is not None:
@@ -94,12 +108,13 @@ class ModelUsage(BaseCallbackHandler):
         said: list[Any] = [
             one.message for batch in response.generations for one in batch if isinstance(one, ChatGeneration)
         ]
-        tokens_in, tokens_out = tokens_of(said)
+        used = used_in(said)
         with self._lock:
-            self._tokens = (self._tokens[0] + tokens_in, self._tokens[1] + tokens_out)
+            self.used = self.used + used
         began = self._began.pop(run_id, None)
         if self._answered is not None and began is not None and not self._loop.is_closed():
-            told = self._turn_id, (tokens_in, tokens_out), self._answered.steady() - began
+            model = model_of(said[0]) if said else ""
+            told = self._turn_id, model, totals(used), self._answered.steady() - began
             self._loop.call_soon_threadsafe(self._answered.tell, *told)
 
 
@@ -107,20 +122,19 @@ class SubagentUsage:
     """The tokens of a turn's subagents so far, by the id of the tool call that started each."""
 
     def __init__(self) -> None:
-        self._used: dict[str, tuple[int, int]] = {}
+        self._used: dict[str, Used] = {}
 
-    def note(self, call_id: str, tokens: tuple[int, int]) -> None:
-        """Set a subagent's tokens since its start: read and written."""
-        self._used[call_id] = tokens
+    def note(self, call_id: str, used: Used) -> None:
+        """Set a subagent's tokens since its start."""
+        self._used[call_id] = used
 
-    def used(self, call_id: str) -> tuple[int, int]:
-        """Return the tokens of a call's subagent so far; zeros if it has called no model."""
-        return self._used.get(call_id, (0, 0))
+    def used(self, call_id: str) -> Used:
+        """Return the tokens of a call's subagent so far; none if it has called no model."""
+        return self._used.get(call_id, Used())
 
-    def unreported(self, reported: Collection[str]) -> tuple[int, int]:
+    def unreported(self, reported: Collection[str]) -> Used:
         """Return the tokens of the subagents whose calls have no report yet."""
-        left = [tokens for call_id, tokens in self._used.items() if call_id not in reported]
-        return sum(one for one, _ in left), sum(other for _, other in left)
+        return sum((used for call_id, used in self._used.items() if call_id not in reported), Used())
 
 
 _SUBAGENTS: ContextVar[SubagentUsage | None] = ContextVar("turnkeeper_subagent_usage", default=None)

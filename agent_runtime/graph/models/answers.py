@@ -21,6 +21,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGenerationChunk
 
 from agent_runtime.graph.models.make import redact
+from agent_runtime.model.turn import MODEL, Used
 from agent_runtime.model.words import shortened
 from turnkeeper.errors import TurnkeeperError
 
@@ -47,10 +48,10 @@ class ModelFailed(TurnkeeperError):
     """A model gave no usable answer.
 
     Attributes:
-        tokens: tokens read and written by its tries, as far as the server reported them.
+        used: tokens read and written by its tries, as far as the server reported them.
     """
 
-    tokens: tuple[int, int] = (0, 0)
+    used = Used()
 
 
 class Unusable(Exception):
@@ -250,9 +251,9 @@ def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collect
 
 
 def with_usage(
-    message: AIMessage, asked: Sequence[AnyMessage], tools: Sequence[Any], lost: tuple[int, int]
+    message: AIMessage, asked: Sequence[AnyMessage], tools: Sequence[Any], lost: tuple[int, int], model: str
 ) -> tuple[AIMessage, bool]:
-    """Return the answer with its token counts, including failed tries, and whether they are estimates.
+    """Return the answer with its model and its token counts, including failed tries, and whether they are estimates.
 
     An estimate counts the messages and tools that the model was given.
     """
@@ -261,7 +262,11 @@ def with_usage(
     given = told["output_tokens"] if told else count_tokens_approximately([message])
     taken, given = taken + lost[0], given + lost[1]
     usage = UsageMetadata(input_tokens=taken, output_tokens=given, total_tokens=taken + given)
-    return message.model_copy(update={"usage_metadata": {**(told or {}), **usage}}), told is None
+    said = {
+        "usage_metadata": {**(told or {}), **usage},
+        "response_metadata": message.response_metadata | {MODEL: model},
+    }
+    return message.model_copy(update=said), told is None
 
 
 def ending_of(message: AIMessage) -> str:

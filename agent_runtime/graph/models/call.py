@@ -20,7 +20,7 @@ from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.models import answers
 from agent_runtime.graph.models.make import chosen, redact, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
-from agent_runtime.model.turn import TurnContext
+from agent_runtime.model.turn import TurnContext, used_by
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import tokens_of_day
 from turnkeeper.bus.event_log import EventLog
@@ -167,12 +167,13 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         first, *refused = answers.examine(answer, this.pieces.all, self._tools | offered)
         assert isinstance(first, AIMessage)
         asked = [request.system_message, *request.messages] if request.system_message else request.messages
-        said, estimated = answers.with_usage(first, asked, request.tools, lost)
+        said, estimated = answers.with_usage(first, asked, request.tools, lost, this.model.name)
         usage: Any = said.usage_metadata
         self._around.log.emit(
             "model.answered",
             turn_id=turn_id,
             attempt=this.number,
+            model=this.model.name,
             tokens_in=usage["input_tokens"],
             tokens_out=usage["output_tokens"],
             estimated=estimated,
@@ -195,7 +196,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         if (trouble := machine_trouble(error, "a model's call")) is not None:
             raise trouble from None
         failed = _failed(fault, this, secrets)
-        failed.tokens = lost
+        failed.used = used_by(this.model.name, *lost)
         raise failed from None  # the provider's error may quote a key
 
 

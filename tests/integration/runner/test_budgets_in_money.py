@@ -25,7 +25,7 @@ def price(rig: Rig) -> Iterator[None]:
     yield
     rig.home.config.unlink()
     prices.use(Home(root=rig.home.root / "none"))
-    prices._Used.price = None
+    prices._Used.prices = None
 
 
 async def spend(rig: Rig, peer: Peer, count: int, tokens_in: int, tokens_out: int) -> None:

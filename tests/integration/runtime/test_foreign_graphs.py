@@ -310,6 +310,15 @@ async def test_a_day_whose_tokens_are_used_up_begins_no_turn_of_a_foreign_graph(
     assert (event.state, event.error.split(";")[0]) == (STATES.FAILED, "daily token cap of 10 reached")
 
 
+async def test_the_tokens_of_each_model_of_a_graph_are_recorded(bench: AuthorsBench) -> None:
+    used = "usage_metadata={'input_tokens': 5, 'output_tokens': 7, 'total_tokens': 12}"
+    by = "response_metadata={'model_name': 'gpt-5-2025-08-07', 'model_provider': 'openai'}"
+    bench.bring(TALKER.replace('{asked.content}")', f'{{asked.content}}", {used}, {by})'))
+    await bench.open()
+    event = await bench.run(1, prompt="hello")
+    assert json.loads(event.models_json) == {"openai:gpt-5-2025-08-07": {"tokens_in": 5, "tokens_out": 7}}
+
+
 async def test_tokens_count_where_no_message_tells_them_and_over_a_question(bench: AuthorsBench) -> None:
     bench.bring(THINKER)
     await bench.open()
@@ -319,6 +328,7 @@ async def test_tokens_count_where_no_message_tells_them_and_over_a_question(benc
     await bench.resolve(asked.interrupt_id, "answer", message="yes")
     event = await bench.stopped(event.turn_id, after=event.sequence)
     assert (event.state, event.tokens_in, event.tokens_out) == (STATES.SUCCEEDED, 10, 4)
+    assert json.loads(event.models_json) == {"": {"tokens_in": 10, "tokens_out": 4}}
     answered = bench.trail("model.answered")  # what the metrics count
     assert [(one["turn_id"], one["tokens_in"], one["tokens_out"]) for one in answered] == [(event.turn_id, 5, 2)] * 2
 

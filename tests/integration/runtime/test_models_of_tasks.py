@@ -54,10 +54,22 @@ async def desk(home: Home, server: ChatServer) -> AsyncIterator[Desk]:
 
 
 async def test_a_task_and_an_assistant_choose_their_models(desk: Desk) -> None:
-    await desk.run(1)
+    first = await desk.run(1)
+    assert json.loads(first.models_json) == {"openai:stub-model": {"tokens_in": 11, "tokens_out": 5}}
     await desk.run(2, config_json='{"model": "openai:tiny"}', thread_id="thread-2")
     await desk.run(3, graph="cheap", thread_id="thread-3")
     assert [request["model"] for request in desk.server.requests] == ["stub-model", "tiny", "small"]
+
+
+async def test_the_tokens_of_each_model_of_a_turn_are_recorded_with_those_of_failed_tries(desk: Desk) -> None:
+    desk.server.script = [Reply(text="a", cut=1, usage=(9, 2), usage_first=True), Reply(text="a", usage=(7, 1))]
+    event = await desk.run(1, config_json='{"model": "openai:tiny"}')
+    assert json.loads(event.models_json) == {"openai:tiny": {"tokens_in": 16, "tokens_out": 3}}
+    assert (event.tokens_in, event.tokens_out) == (16, 3)
+    assert {one["model"] for one in desk.trail("model.answered")} == {"openai:tiny"}
+    desk.server.script = [Reply(text="a", cut=1, usage=(9, 2), usage_first=True)] * 5
+    failed = await desk.run(2, config_json='{"model": "openai:small"}', thread_id="thread-2")
+    assert json.loads(failed.models_json)["openai:small"] == {"tokens_in": 45, "tokens_out": 10}
 
 
 async def test_a_model_beside_the_offline_one_is_asked_again_if_it_fails(home: Home, server: ChatServer) -> None:

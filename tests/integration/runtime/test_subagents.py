@@ -48,6 +48,7 @@ async def test_a_reviewer_and_a_researcher_report_with_their_sources_and_their_t
     assert json.loads(review)["calls"] == ["workspace_read(garden)"], "the author sees what it did"
     assert "- The pump was replaced in March. (garden)" in research
     assert ended.tokens_in > 100, "the scripted model of the turn itself counts nothing"
+    assert json.loads(ended.models_json)["offline"] == {"tokens_in": ended.tokens_in, "tokens_out": ended.tokens_out}
 
 
 async def test_a_subagent_that_its_category_does_not_name_asks_the_author(bench: Bench) -> None:

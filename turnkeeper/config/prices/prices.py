@@ -1,18 +1,23 @@
 """Prices of models: `[prices."openai:gpt-5"]` in config.toml, in a currency of the owner's, per million tokens.
 
-Tokens count at the price of the model that `[model] name` names now. Sums are whole millionths of the currency.
+Tokens count at the price of their model, or at that of `[model] name` if their model has no price or is not known. A
+name may have the date that a provider adds: openai:gpt-5-2025-08-07. Sums are whole millionths of the currency.
 """
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from turnkeeper.config.home import Home
+from turnkeeper.config.models import OFFLINE, full_name
 from turnkeeper.config.toml_file import said_in
 from turnkeeper.errors import InvalidInput
 
 MONEY = "money_per_day"
 MILLION, LONGEST = 1_000_000, 6  # digits before and behind the point
 MOST_NAMED = 5  # tasks
+_DATE = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
 class Price(NamedTuple):
@@ -30,55 +35,99 @@ class Price(NamedTuple):
         return round(tokens_in * self.read + tokens_out * self.written)
 
 
+class Prices(NamedTuple):
+    """The prices of a home.
+
+    Attributes:
+        priced: the prices, by the full names of models.
+        model: the full name of the home's model.
+    """
+
+    priced: Mapping[str, Price]
+    model: str
+
+    def own(self, model: str) -> Price | None:
+        """Return the price of a model. None if it has none."""
+        name = known_as(model)
+        return self.priced.get(name, self.priced.get(_DATE.sub("", name)))
+
+    def money(self, model: str, tokens_in: int, tokens_out: int) -> int:
+        """Return the cost of tokens of a model, in millionths. 0 if neither it nor the home's model has a price."""
+        price = self.own(model) or self.own(self.model)
+        return 0 if price is None else price.money(tokens_in, tokens_out)
+
+    def of_turn(self, models: Mapping[str, Mapping[str, int]], tokens_in: int, tokens_out: int) -> int:
+        """Return the cost of a turn, in millionths. Tokens that no model has count for an unknown model."""
+        named = [(model, one["tokens_in"], one["tokens_out"]) for model, one in models.items()]
+        left = tokens_in - sum(one[1] for one in named), tokens_out - sum(one[2] for one in named)
+        return sum(self.money(*one) for one in (*named, ("", *left)))
+
+
+def known_as(model: str) -> str:
+    """Return a model's name with its provider, so that gpt-5 and openai:gpt-5 are one model."""
+    try:
+        return full_name(model)
+    except InvalidInput:
+        return model
+
+
 class _Used:
-    """The price that this process uses, and the settings from which it was read.
+    """The prices that this process uses, and the settings from which they were read.
 
     Attributes:
         trouble: the tasks whose budgets in money do not count without a price; empty if there are none.
     """
 
     home: Home | None = None
-    price: Price | None = None
+    prices: Prices | None = None
     changed_ns = 0
     trouble = ""
 
 
-def use(home: Home) -> Price | None:
-    """Use the price of a home's model in this process from now on, also if the settings change later."""
+def use(home: Home) -> Prices | None:
+    """Use the prices of a home in this process from now on, also if the settings change later."""
     _Used.home, _Used.changed_ns = home, 0
     return current()
 
 
-def current() -> Price | None:
-    """Return the price in use. None if no price is known."""
+def current() -> Prices | None:
+    """Return the prices in use. None if there are none."""
     try:
         if _Used.home is not None and (at := _Used.home.config.stat().st_mtime_ns) != _Used.changed_ns:
-            _Used.price, _Used.changed_ns = price_of(_Used.home), at
-    except Exception:  # noqa: BLE001  while the settings cannot be read, the last price counts
-        return _Used.price
-    return _Used.price
+            _Used.prices, _Used.changed_ns = prices_of(_Used.home), at
+    except Exception:  # noqa: BLE001  while the settings cannot be read, the last prices count
+        return _Used.prices
+    return _Used.prices
 
 
-def price_of(home: Home) -> Price | None:
-    """Return the price of a home's model. None if its settings have none."""
-    prices, model = said_in(home.config, "prices"), said_in(home.config, "model")
-    name = model.get("name", "offline") if isinstance(model, dict) else ""
-    said = prices.get(name) if isinstance(prices, dict) else None
-    if not isinstance(said, dict):
-        return None
-    known = {key: value for key, value in said.items() if isinstance(value, int | float)}
-    return Price(float(known.get("read", 0)), float(known.get("written", 0)))
+def prices_of(home: Home) -> Prices | None:
+    """Return the prices of a home. None if its settings have none."""
+    said, model = said_in(home.config, "prices"), said_in(home.config, "model")
+    priced = {known_as(name): _price(one) for name, one in said.items()} if isinstance(said, dict) else {}
+    name = str(model.get("name", OFFLINE)) if isinstance(model, dict) else OFFLINE
+    return Prices(priced, known_as(name)) if priced else None
 
 
-def money_of(tokens_in: int, tokens_out: int) -> int:
-    """Return the cost of tokens at the price in use, in millionths. 0 if no price is known."""
-    price = current()
-    return 0 if price is None else price.money(tokens_in, tokens_out)
+def _price(said: Any) -> Price:
+    known = said if isinstance(said, dict) else {}
+    return Price(*(float(value) if isinstance(value := known.get(key, 0), int | float) else 0 for key in Price._fields))
+
+
+def money_of(models_json: str, tokens_in: int, tokens_out: int) -> int:
+    """Return the cost of a turn at the prices in use, in millionths. 0 if no price is known."""
+    prices = current()
+    return 0 if prices is None else prices.of_turn(json.loads(models_json or "{}"), tokens_in, tokens_out)
+
+
+def _is_known() -> bool:
+    """Return whether the home's model has a price."""
+    prices = current()
+    return prices is not None and prices.own(prices.model) is not None
 
 
 def check(budget: Mapping[str, int]) -> None:
     """Raise InvalidInput if a budget is in money, and no price is known."""
-    if MONEY in budget and current() is None:
+    if MONEY in budget and not _is_known():
         hint = "write it below [prices] in config.toml"
         raise InvalidInput(f"{MONEY} needs the price of the model", where="budget", hint=hint)
 
@@ -92,23 +141,28 @@ class Watch:
     """An observer of the runner, which looks with each beat for budgets in money that do not count."""
 
     def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
-        self._runner, read = runner, current() is not None or said_in(home.config, "prices")
-        self._seen_ns = -1 if read else _Used.changed_ns  # a home without prices reads no tasks at its start
+        self._runner, self._mark = runner, home.run / "prices"  # exists if a budget in money may be there
+        read = current() is not None or self._mark.exists()  # a home that never had prices reads no tasks at its start
+        self._seen_ns = -1 if read else _Used.changed_ns
 
     async def look(self) -> None:
         """Name the tasks with a budget in money if no price is known. Without a price, no new task may have one.
 
         The tasks are read if the settings changed since the last look that succeeded, or a budget did not count.
         """
-        price, changed_ns = current(), _Used.changed_ns
-        if price is None and not _Used.trouble and self._seen_ns == changed_ns:
+        known, changed_ns = _is_known(), _Used.changed_ns
+        if not _Used.trouble and self._seen_ns == changed_ns:
             return
-        tasks = await self._runner.store.read(lambda session: session.tasks.listed()) if price is None else ()
+        tasks = () if known else await self._runner.store.read(lambda session: session.tasks.listed())
         names = [task.definition.name for task in tasks if MONEY in dict(task.definition.budget)]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         fix = "write the price below [prices] in config.toml, or remove the budget"
         what = f"{MONEY} of {', '.join(names[:MOST_NAMED])}{more} does not count: the model has no price; {fix}"
-        _Used.trouble = what if names and current() is None else ""
+        if known or names:
+            self._mark.touch()
+        else:
+            self._mark.unlink(missing_ok=True)
+        _Used.trouble = what if names and not _is_known() else ""
         self._seen_ns = changed_ns
 
 

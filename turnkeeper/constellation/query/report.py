@@ -4,6 +4,7 @@ Each section is the answer to one SELECT of :data:`QUESTIONS`. The page is self-
 nothing, and every name is shown as text.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -62,6 +63,12 @@ QUESTIONS = {
         figures=f"{_TOKENS}, avg(took_s) AS mean_s, max(took_s) AS worst_s",
     ),
     "days": Question("turns", at="started_at", by="substr(started_at, 1, 10) AS day", figures=_TOKENS),
+    "models": Question(
+        "turn_models",
+        at="started_at",
+        by="coalesce(task, '(no task)') AS task, substr(started_at, 1, 10) AS day, model AS model",
+        figures=_TOKENS,
+    ),
     "approvals": Question(
         "approvals",
         at="asked_at",
@@ -149,6 +156,7 @@ def _sections(answers: Mapping[str, Sequence[Row]]) -> Iterator[str]:
         "Tokens of turns", "Tokens of each task: read, and written.", [_tokens(row, "task") for row in turns]
     )
     yield _section("Tokens by day", "Days in UTC.", [_tokens(row, "day") for row in answers.get("days", ())])
+    yield _section("Tokens by model", "Of all tasks.", [_tokens(row, "model") for row in _by_model(answers)])
     asked = [
         _span(f"{row['asked']}: {row['answer']}", row, row["questions"], "question")
         for row in answers.get("approvals", ())
@@ -195,6 +203,16 @@ def _tokens(row: Row, by: str) -> Bar:
     turns = f"{row['turns']:,} turn{'' if row['turns'] == 1 else 's'}"
     turns += f", {row['money']:,.2f} in money" if "money" in row else ""
     return Bar(row[by], [("more", read, f"{read:,} read"), ("open", wrote, f"{wrote:,} written")], turns)
+
+
+def _by_model(answers: Mapping[str, Sequence[Row]]) -> list[Row]:
+    """Return the tokens of each model, of all tasks and days; the most first."""
+    found: dict[str, Counter[str]] = {}
+    for row in answers.get("models", ()):
+        numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
+        found.setdefault(row["model"] or "(not known)", Counter()).update(numbers)
+    rows: list[Row] = [{"model": model, **sums} for model, sums in found.items()]
+    return sorted(rows, key=lambda row: -row["tokens_in"] - row["tokens_out"])
 
 
 def _section(title: str, what: str, bars: Sequence[Bar]) -> str:

@@ -51,9 +51,12 @@ def report(
     if begin >= end:
         raise InvalidInput("must be in the past", where="--since")
     answers, notes = _answers(place, begin, end)
-    if (price := offered("price of a home", place)) is not None:
-        for row in (*answers["turns"], *answers["days"]):
-            row["money"] = price.money(row["tokens_in"] or 0, row["tokens_out"] or 0) / 1e6
+    if (prices := offered("read prices", place)) is not None:
+        for row in answers["models"]:
+            row["money"] = prices.money(row["model"], row["tokens_in"], row["tokens_out"]) / 1e6
+        for by, name in (("task", "turns"), ("day", "days")):
+            for row in answers[name]:
+                row["money"] = round(sum(one["money"] for one in answers["models"] if one[by] == row[by]), 6)
     if output is Format.JSON:
         text = as_json({"since": begin, "until": end, **answers, "notes": notes}, indent=2) + "\n"
     else:

@@ -177,6 +177,20 @@ TABLES = {
             "summary": Text("summary"),
         },
     ),
+    "turn_models": Table(
+        row="a model whose tokens a turn used; the name of an unknown model is empty",
+        rows="agent.turns t, json_each(CASE WHEN t.models_json = '' THEN json_object('', json_object("
+        "'tokens_in', t.tokens_in, 'tokens_out', t.tokens_out)) ELSE t.models_json END) m"
+        " WHERE t.tokens_in + t.tokens_out > 0",
+        columns={
+            "turn_id": "t.turn_id",
+            "task": "nullif(t.task_name, '')",
+            "started_at": _at("t.started_at_us"),
+            "model": "m.key",
+            "tokens_in": "json_extract(m.value, '$.tokens_in')",
+            "tokens_out": "json_extract(m.value, '$.tokens_out')",
+        },
+    ),
     "messages": Table(
         row="a message of a conversation: a prompt, words of the agent, a tool's answer",
         rows="agent.messages",

@@ -88,11 +88,13 @@ class Reads:
         spent, problem = await self._stored(self._shell.answers.spent(midnight - timedelta(days=days - 1)))
         name = query_of(request, "task")["task"]
         dates = [f"{midnight - timedelta(days=back):%Y-%m-%d}" for back in range(days)]
-        by_day = {row[0]: row for row in views.by([one for one in spent if name in {"", one.name}], "day")}
+        prices = await self._shell.answers.prices()
+        shown = [one for one in spent if name in {"", one.name}]
+        by_day = {row[0]: row for row in views.by(shown, "day", prices)}
         return await self._shell.page(
             request, "tokens.html", title="Tokens", days=days, choices=DAYS, problem=problem, task=name,
-            by_day=[by_day.get(day, (day, 0, 0, 0)) for day in dates], by_task=views.by(spent, "name"),
-            price=await self._shell.answers.price(),
+            by_day=[by_day.get(day, (day, 0, 0, 0, 0)) for day in dates], by_task=views.by(spent, "name", prices),
+            by_model=views.by(shown, "model", prices), price=prices,
         )  # fmt: skip
 
     async def decisions(self, request: Request) -> Response:

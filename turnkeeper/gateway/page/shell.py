@@ -165,9 +165,9 @@ class Answers:
         url = self._gateway.settings.store.shared_url
         return dict(await self._stored("runs", partial(stores.runs, self._gateway.home, url)))
 
-    async def price(self) -> Any:
-        """Return the price of the home's model. None if its settings have none."""
-        return await asyncio.to_thread(offered, "price of a home", self._gateway.home)
+    async def prices(self) -> Any:
+        """Return the prices of the home. None if its settings have none."""
+        return await asyncio.to_thread(offered, "read prices", self._gateway.home)
 
     async def _stored(self, name: str, read: Callable[[], Any]) -> Any:
         """Return the rows that a function reads in a store, or raise Unreachable after READ_S."""

@@ -3,6 +3,7 @@
 The reads ask no daemon, so they work while a daemon is down. Each read has its own connection, which cannot write.
 """
 
+import json
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -18,7 +19,7 @@ _OUTAGES = """
 SELECT 'agent runtime away' AS cause, '' AS why, from_us, to_us, lasts FROM outages
 UNION ALL SELECT cause, why, from_us, to_us, lasts FROM stoppages WHERE task_id = ''
 """
-_TURNS = "SELECT task_name, channel, started_at_us, tokens_in, tokens_out FROM turns ORDER BY number DESC"
+_TURNS = "SELECT task_name, channel, started_at_us, tokens_in, tokens_out, models_json FROM turns ORDER BY number DESC"
 MOST_RUNS, MOST_STRIPS = 12, 1000
 # Without fires that went unsent into another entry. The tasks are in the order of the page's list.
 _SHOWN = "NOT (outcome = 'coalesced' AND covers = 0 AND fired_us IS NULL) AND outcome <> 'pruned'"
@@ -52,10 +53,16 @@ class Outage(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """The tokens that models read and wrote in the turns of one task, or of one channel's messages, on one day."""
+    """The tokens that one model read and wrote in the turns of a task, or of a channel's messages, on one day.
+
+    Attributes:
+        turns: the turns, of which each counts at its first model.
+        model: empty for an unknown model.
+    """
 
     day: str
     name: str
+    model: str
     turns: int
     tokens_in: int
     tokens_out: int
@@ -75,16 +82,20 @@ def outages(home: Home, url: str, now: datetime) -> list[Outage]:
 
 
 def spent(home: Home, url: str, since: datetime) -> list[Spent]:
-    """Return the tokens of turns that began at `since` or later, by local day and name. Raises TurnkeeperError."""
-    found: dict[tuple[str, str], Spent] = {}
+    """Return the tokens of turns that began at `since` or later, by local day, name and model."""
+    found: dict[tuple[str, str, str], Spent] = {}
     with closing(_rows(home.agent_db, url, "runtime", _TURNS)) as rows:
         for row in rows:
             if row["started_at_us"] < to_us(since):
                 break
             day = f"{from_us(row['started_at_us']).astimezone():%Y-%m-%d}"
             name = row["task_name"] or f"messages in {row['channel']}"
-            _, _, turns, read, wrote = found.get((day, name), Spent(day, name, 0, 0, 0))
-            found[day, name] = Spent(day, name, turns + 1, read + row["tokens_in"], wrote + row["tokens_out"])
+            sums = {"tokens_in": row["tokens_in"], "tokens_out": row["tokens_out"]}
+            models = json.loads(row["models_json"] or "{}") or {"": sums}
+            for number, (model, used) in enumerate(models.items()):
+                *_, turns, read, wrote = found.get((day, name, model), Spent(day, name, model, 0, 0, 0))
+                tokens = read + used["tokens_in"], wrote + used["tokens_out"]
+                found[day, name, model] = Spent(day, name, model, turns + (number == 0), *tokens)
     return list(found.values())
 
 

@@ -226,13 +226,17 @@ def state_of(task: schedules.Task) -> str:
     return in_words(task.state, loop=is_loop(task) or task.kind == "dynamic")
 
 
-def by(spent: Iterable[Spent], key: str) -> list[tuple[str, int, int, int]]:
-    """Return turns, tokens read and tokens written, added up by `day` (newest first) or by `name` (most first)."""
+def by(spent: Iterable[Spent], key: str, prices: Any = None) -> list[tuple[str, int, int, int, int]]:
+    """Return turns, tokens read, tokens written, and their cost in millionths, which is 0 without prices.
+
+    They are added up by `day` (newest first), or by `name` or `model` (most tokens first).
+    """
     found: dict[str, list[int]] = {}
     for one in spent:
-        sums = found.setdefault(getattr(one, key), [0, 0, 0])
-        sums[:] = sums[0] + one.turns, sums[1] + one.tokens_in, sums[2] + one.tokens_out
-    rows = [(name, turns, read, wrote) for name, (turns, read, wrote) in found.items()]
+        sums, tokens = found.setdefault(getattr(one, key), [0, 0, 0, 0]), (one.tokens_in, one.tokens_out)
+        added = one.turns, *tokens, prices.money(one.model, *tokens) if prices else 0
+        sums[:] = [total + more for total, more in zip(sums, added, strict=True)]
+    rows = [(name, turns, read, wrote, money) for name, (turns, read, wrote, money) in found.items()]
     return sorted(rows, reverse=True) if key == "day" else sorted(rows, key=lambda row: (-row[2] - row[3], row[0]))
 
 

@@ -38,6 +38,7 @@ NO_TURN = {
     "error",
     "status",
     "trigger",
+    "models_json",
     "tokens_in",
     "tokens_out",
     "graph",

@@ -158,7 +158,7 @@ def test_chromium_shows_the_page_and_has_nothing_to_say_about_it(hostile: Home, 
         [CHROMIUM, *options, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=60, check=True
     )
     assert Read(file.read_text()).seen[0] in done.stdout
-    assert done.stdout.count("<h2>") == 7
+    assert done.stdout.count("<h2>") == 8
     assert "CONSOLE" not in done.stderr, done.stderr
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from turnkeeper.config.prices.prices import Price, Prices
 from turnkeeper.gateway.page import acts, reads, shell, text, views
 from turnkeeper.gateway.page.stores import Outage, Spent
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -190,11 +191,13 @@ def test_a_short_timeline_shows_all_of_last_night() -> None:
 
 def test_tokens_are_added_up_by_day_newest_first_and_by_task_most_first() -> None:
     spent = [
-        Spent("2026-11-22", "news", 2, 30, 3), Spent("2026-11-22", "messages in desk", 1, 100, 7),
-        Spent("2026-11-21", "news", 1, 1000, 0),
+        Spent("2026-11-22", "news", "openai:gpt-5", 2, 30, 3), Spent("2026-11-22", "messages in desk", "", 1, 100, 7),
+        Spent("2026-11-21", "news", "openai:gpt-5", 1, 1000, 0),
     ]  # fmt: skip
-    assert views.by(spent, "day") == [("2026-11-22", 3, 130, 10), ("2026-11-21", 1, 1000, 0)]
-    assert views.by(spent, "name") == [("news", 3, 1030, 3), ("messages in desk", 1, 100, 7)]
+    assert views.by(spent, "day") == [("2026-11-22", 3, 130, 10, 0), ("2026-11-21", 1, 1000, 0, 0)]
+    assert views.by(spent, "name") == [("news", 3, 1030, 3, 0), ("messages in desk", 1, 100, 7, 0)]
+    prices = Prices({"openai:gpt-5": Price(2, 10)}, "offline")
+    assert views.by(spent, "model", prices) == [("openai:gpt-5", 3, 1030, 3, 2090), ("", 1, 100, 7, 0)]
 
 
 @pytest.mark.parametrize("span", reads.SPANS)
