@@ -24,11 +24,13 @@ class Node:
         steps: callbacks that ran.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, died: Callable[[], None] = lambda: None) -> None:
+        """Make a node that calls `died` if a callback of its own was its last one."""
         self.name = name
         self.is_dead = False
         self.die_in: int | None = None
         self.steps = 0
+        self.died = died
 
     def steps_on(self) -> bool:
         """Return whether the next callback may run."""
@@ -162,6 +164,7 @@ class Loop(asyncio.BaseEventLoop):
             callback(*args)
         elif not was_dead:
             self.note("died", node.name)
+            node.died()
 
 
 class Clock:

@@ -109,6 +109,7 @@ class Process:
 
     Attributes:
         node: its present life.
+        died: set while it has no life.
         parts: the assembled parts of this life; None until they are there.
         ended: why lives ended by themselves. A start may end because of the machine, and the supervisor repeats it.
         wrong: the ends that no fault of the machine explains, and those of a process that had started.
@@ -123,6 +124,8 @@ class Process:
         self.seed, self.events = seed, events
         self.node = Node(self.name)
         self.node.is_dead = True
+        self.died = asyncio.Event()
+        self.died.set()
         self.parts: Any = None
         self.ended: list[str] = []
         self.wrong: list[str] = []
@@ -135,7 +138,8 @@ class Process:
 
     def start(self) -> None:
         self._lives += 1
-        self.node, self.parts = Node(f"{self.name} {self._lives}"), None
+        self.node, self.parts = Node(f"{self.name} {self._lives}", self.died.set), None
+        self.died.clear()
         self.loop.note("started", self.node.name)
         self._kept.append(self.loop.create_task(self._life(self.node), context=context_of(self.node)))
 
@@ -144,6 +148,7 @@ class Process:
         if not self.node.is_dead:
             self.loop.note("crashed", self.node.name)
         self.node.is_dead = True
+        self.died.set()
         seen = self.clock.now().timestamp()
         progress = path_of(self.home, self.name)
         if progress.exists():

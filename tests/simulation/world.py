@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.simulation.script import RUNNER, RUNTIME, Fault, Script, Task
 from tests.simulation.transport import Network
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.storage.database import Database
+from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.times import to_us
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -121,20 +124,22 @@ class World:
 
     def _make_home(self) -> None:
         self.home.create()
+        for name, made in _migrated().items():
+            (self.home.schedules_db.parent / name).write_bytes(made)
         self.home.socket("agent-runtime").touch()
         (self.home.categories / "loop.toml").write_text(CATEGORY)
 
     def _wrong(self, invariant: str, what: str) -> None:
         self.violations.append(Violation(invariant=invariant, what=what))
 
-    async def _restarts(self, process: Process, *, after_s: float = 1.0) -> None:
+    async def _restarts(self, process: Process) -> None:
         """Start a process, and again whenever it has died: what the supervisor does."""
         while True:
-            if process.is_dead:
-                process.die()  # its connections break, however it died
-                if self.loop.time() >= self._away.get(process.name, 0.0):
-                    process.start()
-            await self.clock.sleep(after_s / 10)
+            await process.died.wait()
+            process.die()  # its connections break, however it died
+            await self.clock.sleep(max(0.0, self._away.get(process.name, 0.0) - self.loop.time()) + 0.1)
+            if self.loop.time() >= self._away.get(process.name, 0.0):
+                process.start()
 
     async def _until(self, seconds: float) -> None:
         await self.clock.sleep(max(0.0, seconds - self.loop.time()))
@@ -205,6 +210,17 @@ class World:
         return not still and not list(self.home.inbox("agent0").glob("claimed/*.json"))
 
 
+@cache
+def _migrated() -> dict[str, bytes]:
+    """Return empty stores of the newest schema by their names: to make them takes longer than many a run."""
+    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+        home = Home(root=Path(folder))
+        home.create()
+        for path, migrations in zip((home.schedules_db, home.agent_db), STORES.values(), strict=True):
+            Database(path, migrations=migrations).close()
+        return {path.name: path.read_bytes() for path in (home.schedules_db, home.agent_db)}
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -239,6 +255,7 @@ def _awaits(loop: Loop) -> Iterator[str]:
 
 def run(script: Script, *, keep: bool = False) -> Outcome:
     """Run a script in a home of its own, and return what came of it."""
+    _migrated()
     with tempfile.TemporaryDirectory(prefix="tk-simulation-", dir=_memory()) as folder, _alone():
         world = World(Path(folder) / "h", script, keep=keep)
         asyncio.set_event_loop(world.loop)
@@ -265,11 +282,14 @@ def _memory() -> str | None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Collect no garbage during a run, so that the coroutines of dead processes run no `finally` before its end."""
+    """Collect no garbage during a run, so that the coroutines of dead processes run no `finally` before its end.
+
+    What was there before the run is not looked at by the collections after it.
+    """
     level = logging.getLogger("asyncio").level
     hook, sys.unraisablehook = sys.unraisablehook, lambda _error: None
-    gc.collect()
     gc.disable()
+    gc.freeze()
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     try:
         with warnings.catch_warnings():
@@ -277,6 +297,7 @@ def _alone() -> Iterator[None]:
             yield
             gc.collect()
     finally:
+        gc.unfreeze()
         gc.enable()
         sys.unraisablehook = hook
         logging.getLogger("asyncio").setLevel(level)
