@@ -16,6 +16,9 @@ byte, in any process. After the faults all is healed: tasks run on, are paused, 
 If a seed fails, the smallest script that breaks the same promise is printed as Python. Paste it into `scenarios.py`
 before the defect is mended: the tests run each scenario there.
 
-What is not simulated: a process that dies inside a commit of SQLite, power cuts, two runners, PostgreSQL. Kills of real
+The load: tasks by the clock, by events, after other tasks and in loops; turns that propose, and turns that ask their
+author, who approves, rejects or is silent; messages, runs, cancels (:mod:`people`, :mod:`graph`).
+
+What is not simulated: the gateway with its hooks, the delivery of results, a process that dies inside a commit of SQLite, power cuts, two runners, PostgreSQL. Kills of real
 processes, power cuts and chaos test these.
 """

@@ -6,19 +6,16 @@ import queue
 import random  # noqa: TID251  seeded, so that a run can be repeated
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from langchain_core.messages import AIMessage
-from langgraph.graph import END, START, MessagesState, StateGraph
-
 from agent_runtime.daemon import assembly as runtime_daemon
-from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Servicer
 from task_runner.daemon import __main__ as runner_daemon
 from task_runner.daemon import assembly as runner_assembly
 from tests.simulation.disk import Disk, SimulatedFiles
+from tests.simulation.graph import builder
 from tests.simulation.loop import NODE, Clock, Loop, Node, context_of
 from tests.simulation.script import RUNNER, RUNTIME
 from tests.simulation.transport import Network, Server
@@ -31,16 +28,6 @@ from turnkeeper.rpc.process import path_of
 from turnkeeper.storage.database import Call, WorkerThread
 from turnkeeper.times import rfc3339
 
-CATEGORY = """name = "loop"
-autonomous = true
-silent = false
-[scopes]
-tools = []
-[limits]
-seconds = 600
-tool_calls = 20
-"""
-BROKE = "the graph broke, as the script says"
 SETTINGS = Settings(categories=CategorySettings(autonomous_allowed=("loop",)))
 _VOLATILE = frozenset({"checkpoint_id", "took_s"})  # measured, or made by LangGraph from the machine's clock
 
@@ -110,6 +97,7 @@ class Process:
     Attributes:
         node: its present life.
         died: set while it has no life.
+        servicer: the service of this life, if it has one apart from its parts.
         parts: the assembled parts of this life; None until they are there.
         ended: why lives ended by themselves. A start may end because of the machine, and the supervisor repeats it.
         wrong: the ends that no fault of the machine explains, and those of a process that had started.
@@ -127,6 +115,7 @@ class Process:
         self.died = asyncio.Event()
         self.died.set()
         self.parts: Any = None
+        self.servicer: Any = None
         self.ended: list[str] = []
         self.wrong: list[str] = []
         self._lives = 0
@@ -154,6 +143,10 @@ class Process:
         if progress.exists():
             os.utime(progress, (seen, seen))
         self.network.break_all()
+
+    def keep(self, task: Any) -> None:
+        """Keep a task of this process until the run is over."""
+        self._kept.append(task)
 
     def entropy(self) -> SeededEntropy:
         return SeededEntropy(random.Random(f"ids {self.seed} {self.node.name}").getrandbits(64))
@@ -222,48 +215,22 @@ class RuntimeProcess(Process):
     async def serve(self) -> None:
         files, entropy = SimulatedFiles(self.disk), self.entropy()
         async with runtime_daemon.assemble(
-            self.home, SETTINGS, environ={}, clock=self.clock, entropy=entropy, build=self._build(entropy),
+            self.home, SETTINGS, environ={}, clock=self.clock, entropy=entropy,
+            build=builder(self._drawn, self.clock, entropy, self._fails),
             worker=StepWorker, files=files,
         ) as runtime:  # fmt: skip
             self._kept.append(runtime)
             self.listen(runtime.log)
             runtime.log.emit("session.began", epoch=runtime.store.epoch, incarnation=runtime.store.incarnation)
             await runtime.worker.start()
-            servicer = Servicer(runtime)
-            self.network.server = Server(self.node, servicer)
+            self.servicer = Servicer(runtime)
+            self.network.server = Server(self.node, self.servicer)
             self.parts = runtime
             _signer, beside = runtime_daemon._beside(self.home, runtime, SETTINGS)
             await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
             for part in beside:
                 if part.done():
                     part.result()
-
-    def _build(self, entropy: SeededEntropy) -> Callable[..., Any]:
-        """Return what makes the graph: two steps of random length, of which the second may fail."""
-
-        def said(text: str) -> dict[str, Any]:
-            return {"messages": [AIMessage(content=text, id=entropy.hex(16))]}
-
-        async def think(_state: MessagesState) -> dict[str, Any]:
-            await self.clock.sleep(self._drawn.choice([0.2, 1, 5, 20, 60]) * self._drawn.random())
-            return said("thought")
-
-        async def answer(_state: MessagesState) -> dict[str, Any]:
-            await self.clock.sleep(self._drawn.random())
-            if self._drawn.random() < self._fails:
-                raise RuntimeError(BROKE)
-            return said("answered")
-
-        def build(_specs: Any, _middleware: Any, saver: Any) -> Any:
-            graph = StateGraph(MessagesState, context_schema=TurnContext)
-            graph.add_node("think", think)
-            graph.add_node("answer", answer)
-            graph.add_edge(START, "think")
-            graph.add_edge("think", "answer")
-            graph.add_edge("answer", END)
-            return graph.compile(checkpointer=saver)
-
-        return build
 
 
 async def _forever() -> None:

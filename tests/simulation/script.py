@@ -37,13 +37,43 @@ class Fault:
 
 @dataclass(frozen=True)
 class Task:
-    """A task that fires every `every_s` seconds."""
+    """A task that fires every `every_s` seconds.
+
+    Attributes:
+        job: what its turns do, a job of :mod:`tests.simulation.graph`.
+        on: the event for which it fires, instead of a schedule.
+        after: the task that it follows: it fires for each success of that one.
+        is_loop: True if it fires `every_s` seconds after its turn before has ended.
+    """
 
     name: str
     every_s: int
     catch_up: str = "run-once"
     overlap: str = ""
     retries: int = 0
+    job: str = "Say"
+    on: str = ""
+    after: str = ""
+    is_loop: bool = False
+
+    @property
+    def is_scheduled(self) -> bool:
+        return not (self.on or self.after or self.is_loop)
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something that a person or a program does `at` seconds after the start: `message`, `event`, `run` or `cancel`.
+
+    Attributes:
+        number: identifies it, among those of its kind.
+        what: the task of a run.
+    """
+
+    at: float
+    kind: str
+    number: int = 0
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +85,7 @@ class Script:
         faulty_s: how long faults come; then all are healed.
         fails: the share of turns that fail because the graph says so.
         works_s: how long the tasks run after that, undisturbed.
+        acts: what people and programs do meanwhile.
     """
 
     seed: int
@@ -63,11 +94,12 @@ class Script:
     faulty_s: float
     fails: float = 0.1
     works_s: float = 360.0
+    acts: tuple[Act, ...] = ()
 
     def text(self) -> str:
         """Return the script as Python."""
         lines = ["Script(", f"    seed={self.seed},"]
-        for name, rows in (("tasks", self.tasks), ("faults", self.faults)):
+        for name, rows in (("tasks", self.tasks), ("faults", self.faults), ("acts", self.acts)):
             lines += [f"    {name}=(", *(f"        {_short(row)}," for row in rows), "    ),"]
         lines += [f"    {name}={getattr(self, name)!r}," for name in ("faulty_s", "fails", "works_s")]
         return "\n".join([*lines, ")"])
@@ -92,7 +124,29 @@ def drawn(
     faults, at = list[Fault](), 0.0
     while (at := at + drawing.expovariate(1 / between_s)) < minutes * 60:
         faults.append(_fault(drawing, round(at, 3), drawing.choice(list(kinds))))
-    return Script(seed=seed, tasks=tasks, faults=tuple(faults), faulty_s=minutes * 60, works_s=works_s)
+    more, acts = _loads(random.Random(f"loads {seed}"), minutes * 60)
+    return Script(
+        seed=seed, tasks=tasks + more, faults=tuple(faults), faulty_s=minutes * 60, works_s=works_s, acts=acts
+    )
+
+
+def _loads(drawing: random.Random, seconds: float) -> tuple[tuple[Task, ...], tuple[Act, ...]]:
+    """Return the tasks beside those that only fire by the clock, each in most scripts, and what people do."""
+    offered = (
+        Task("proposes", 60, "run-once", "skip", job="Propose"),
+        Task("asks", 60, "run-once", "skip", job="Ask"),
+        Task("listens", 0, overlap="queue", on="news"),
+        Task("follows", 0, overlap=drawing.choice(["queue", "coalesce"]), after="t0"),
+        Task("loops", drawing.choice([20, 60]), is_loop=True, job="Wake"),
+    )
+    tasks = tuple(task for task in offered if drawing.random() < 0.6)
+    acts, at = list[Act](), 5.0
+    while (at := at + drawing.expovariate(1 / 30)) < seconds:
+        kind = drawing.choice(["message", "message", "event", "event", "run", "cancel"])
+        if kind == "event" and not any(task.on for task in tasks):
+            continue
+        acts.append(Act(round(at, 3), kind, len(acts), "t0" if kind == "run" else ""))
+    return tasks, tuple(acts)
 
 
 def _task(drawing: random.Random, number: int) -> Task:

@@ -3,24 +3,41 @@
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.simulation.checking import RULES, History, check
-from tests.simulation.script import RUNTIME, Fault, Script, Task
+from tests.simulation.script import RUNTIME, Act, Fault, Script, Task
 from tests.simulation.world import run
 
 S = 1_000_000
 Plant = Callable[[History], Any]
 CALM = Script(
     seed=11,
-    tasks=(Task("all", 20, "run-all"), Task("once", 30, "run-once", "queue"), Task("skips", 20, "skip", "queue")),
+    tasks=(
+        Task("all", 20, "run-all"),
+        Task("once", 30, "run-once", "queue"),
+        Task("skips", 20, "skip", "queue"),
+        Task("proposes", 20, job="Propose"),
+        Task("asks", 20, job="Ask"),
+        Task("listens", 0, overlap="queue", on="news"),
+        Task("follows", 0, overlap="queue", after="proposes"),
+        Task("loops", 20, is_loop=True, job="Wake"),
+    ),
     # The runtime is away for two scheduled times, which are caught up.
     faults=(Fault(at=35.0, kind="crash", process=RUNTIME, seconds=45.0),),
     faulty_s=90.0,
     fails=0.0,
-    works_s=60.0,
+    works_s=150.0,
+    acts=(
+        Act(at=8.0, kind="message", number=0),
+        Act(at=9.0, kind="event", number=1),
+        Act(at=95.0, kind="event", number=2),
+        Act(at=12.0, kind="run", number=3, what="all"),
+        Act(at=98.0, kind="message", number=4),
+    ),
 )
 
 
@@ -36,7 +53,8 @@ def entries(history: History, name: str = "all") -> list[dict[str, Any]]:
     """Return the fires of a task that succeeded, by their times."""
     (task,) = (task for task in history.rows["tasks"] if task["name"] == name)
     found = (entry for entry in history.rows["ledger"] if entry["task_id"] == task["id"])
-    return sorted((entry for entry in found if entry["outcome"] == "succeeded"), key=lambda entry: entry["nominal_us"])
+    kept = (entry for entry in found if entry["outcome"] == "succeeded" and entry["kind"] != "manual")
+    return sorted(kept, key=lambda entry: entry["nominal_us"])
 
 
 def turn_of(history: History, entry: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +163,7 @@ def archive_twice(history: History) -> None:
 
 
 def lose_envelope(history: History) -> None:
-    del history.envelopes["delivered"][0]
+    history.envelopes["delivered"].remove(next(key for key in history.envelopes["delivered"] if "fire" in key))
 
 
 def forget_start(history: History) -> None:
@@ -162,6 +180,88 @@ def tell_another_end(history: History) -> None:
 
 def quarantine_task(history: History) -> None:
     history.rows["tasks"][0].update(state="quarantined", reason="planted")
+
+
+def row(name: str, **wanted: Any) -> Callable[[History], dict[str, Any]]:
+    """Return what finds the first row of a table that has some values."""
+
+    def find(history: History) -> dict[str, Any]:
+        return next(one for one in history.rows[name] if wanted.items() <= one.items())
+
+    return find
+
+
+def alter(name: str, to: dict[str, Any], **wanted: Any) -> Plant:
+    return lambda history: row(name, **wanted)(history).update(to)
+
+
+def repeat(name: str, change: dict[str, Any], **wanted: Any) -> Plant:
+    return lambda history: history.rows[name].append(row(name, **wanted)(history) | change)
+
+
+def remove(name: str, **wanted: Any) -> Plant:
+    return lambda history: history.rows[name].remove(row(name, **wanted)(history))
+
+
+def of_follower(plant: Callable[[History, dict[str, Any]], Any]) -> Plant:
+    """Plant something with a trigger of the task that follows."""
+    return lambda history: plant(history, next(one for one in history.rows["triggers"] if one["cause"]))
+
+
+def listened(plant: Callable[[History, dict[str, Any]], Any]) -> Plant:
+    """Plant something with a trigger of the task that listens."""
+    return lambda history: plant(history, next(one for one in history.rows["triggers"] if not one["cause"]))
+
+
+def lose_success(history: History) -> None:
+    """Let a task have followed a fire that failed."""
+    entry = entries(history, "proposes")[1]
+    entry.update(outcome="skipped")
+
+
+def loop_early(history: History) -> None:
+    first, second = entries(history, "loops")[:2]
+    second["due_us"] = first["ended_us"] + S
+
+
+def end_loop(history: History) -> None:
+    for entry in entries(history, "loops")[1:]:
+        history.rows["ledger"].remove(entry)
+
+
+def forge_record(history: History) -> None:
+    records = [one["record"] for one in history.records if "record" in one]
+    records[len(records) // 2]["at_us"] += S
+
+
+def lose_record(history: History) -> None:
+    records = [one for one in history.records if "record" in one]
+    history.records.remove(records[len(records) // 2])
+
+
+def lose_trace(history: History) -> None:
+    """Let nothing tell of the turn of a fire that was accepted."""
+    fire_id = entries(history)[1]["fire_id"]
+    for name in ("turns", "told"):
+        history.rows[name][:] = [one for one in history.rows[name] if one["fire_id"] != fire_id]
+
+
+def lose_message_of_person(history: History) -> None:
+    said = row("messages", role="author")(history)
+    said["text"] = "Say something else"
+
+
+def write_beyond(history: History) -> None:
+    """Let a turn write something that its category does not grant and that nobody approved."""
+    turn_id = turn_of(history, entries(history)[1])["turn_id"]
+    history.rows["effects"].append({"turn_id": turn_id, "scope": "memory.put", "result_json": "{}"})
+
+
+def deny(history: History) -> None:
+    """Let the author have said otherwise than what stands."""
+    asked: Any = history.left.asked
+    at = next(at for at, one in enumerate(asked) if one.what == "decision" and one.answered)
+    asked[at] = replace(asked[at], said="reject" if asked[at].said == "approve" else "approve")
 
 
 PLANTS: dict[str, tuple[str, Plant]] = {
@@ -202,6 +302,34 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "a fire that failed for the machine's fault": ("S9", change(outcome="failed", reason="disk I/O error")),
     "a turn of whose start no event tells": ("S10", forget_start),
     "an end that the events tell otherwise": ("S10", tell_another_end),
+    "a success that no follower was told of": ("S11", lambda h: entries(h, "follows")[0].update(count=0)),
+    "a success that a follower was told of twice": ("S11", of_follower(lambda h, one: h.rows["triggers"].append(dict(one)))),
+    "a follower of a fire that did not succeed": ("S11", lose_success),
+    "a trigger of an event that nothing emitted": ("S11", listened(lambda _h, one: one.update(event_id="made-up"))),
+    "an event that was answered and triggered nothing": ("C7", listened(lambda h, one: h.rows["triggers"].remove(one))),
+    "an event that triggered twice": ("C7", listened(lambda h, one: h.rows["triggers"].append(dict(one)))),
+    "a trigger without an entry": ("C7", listened(lambda _h, one: one.update(entry_id=987_654))),
+    "a message that was answered and is lost": ("C7", lose_message_of_person),
+    "a message that was taken twice": ("C7", repeat("messages", {"position": 99}, role="author")),
+    "a run that was answered and is lost": ("C7", alter("ledger", {"request_id": ""}, request_id="run-3")),
+    "a question that still waits": ("S12", alter("approved", {"status": "pending"})),
+    "a question that expired early": ("S12", alter("approved", {"decision": "expired", "resolved_at_us": 1, "expires_at_us": 2})),
+    "a decision that its author did not make": ("S12", deny),
+    "a decision that stands otherwise than it was told": ("C10", deny),
+    "an approved call that was not done": ("S12", remove("effects", scope="page.propose")),
+    "an approved call that was done twice": ("C4", repeat("candidates", {"candidate_id": "c-twice"})),
+    "a proposal that no call made": ("C4", remove("effects", scope="summary.propose")),
+    "a write that nobody granted": ("C5", write_beyond),
+    "a rejected fire whose author said yes": ("S9", lambda h: entries(h)[1].update(outcome="rejected")),
+    "a loop that did not wait for its pause": ("S13", loop_early),
+    "a loop that stopped": ("S13", end_loop),
+    "a record that was changed": ("S14", forge_record),
+    "a record that is lost": ("S14", lose_record),
+    "a turn that never ended": ("C8", turn(status="running")),
+    "an accepted fire without a turn": ("C3", lose_trace),
+    "an event of a turn that no runner took in": ("C8", alter("told", {"taken": 0})),
+    "a message kept back for nothing": ("C8", lambda h: h.rows["kept"].append({"key": "message:m:1", "thread_id": "t"})),
+    "a request kept for nothing": ("C8", lambda h: h.rows["unsent"].append({"entry_id": 7})),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tests.simulation.script import Fault, Script, Task, drawn, smallest
 from tests.simulation.world import run
 from turnkeeper.storage.database import Call
 
-SHORT = {"minutes": 1.5, "between_s": 8.0, "works_s": 60.0}
+SHORT = {"minutes": 0.8, "between_s": 5.0, "works_s": 40.0}
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -5,13 +5,12 @@ import errno
 import gc
 import logging
 import os
-import sqlite3
 import sys
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -21,20 +20,22 @@ from typing import Any
 from examples.demo.history import Violation
 from tests.simulation.checking import History, check, read
 from tests.simulation.disk import CALLS_OF_SQLITE, Disk, Failing, under_sqlite
+from tests.simulation.graph import ASK, BROKE, CATEGORY, PROMPTS
 from tests.simulation.loop import Clock, Loop, Stalled
-from tests.simulation.processes import BROKE, CATEGORY, Process, RunnerProcess, RuntimeProcess
-from tests.simulation.script import RUNNER, RUNTIME, Fault, Script, Task
+from tests.simulation.people import People, opened
+from tests.simulation.processes import Process, RunnerProcess, RuntimeProcess
+from tests.simulation.script import RUNNER, RUNTIME, Act, Fault, Script, Task
 from tests.simulation.transport import Network
 from turnkeeper.config.home import Home
-from turnkeeper.errors import Conflict, TurnkeeperError
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.times import to_us
 from turnkeeper.v1 import schedules_pb2 as wire
 
 RISES_S = 10.0  # after the faults, processes that met one may still end, and start again
+LEAST_REST_S, MOST_REST_S = 0.1, 4.0  # before a process is started again
 SETTLES_S = 180.0  # after the tasks are paused, everything is at its end within so long
-_ATTEMPT_S = 20.0
+_UNENDED = "('running', 'interrupted', 'paused')"
 
 
 @dataclass
@@ -73,6 +74,9 @@ class World:
         self.processes: dict[str, Process] = {
             RUNTIME: RuntimeProcess(*given, fails=script.fails), RUNNER: RunnerProcess(*given)
         }  # fmt: skip
+        self.people = People(
+            self.processes[RUNNER], self.processes[RUNTIME], self.loop, self.clock, script.seed
+        )  # fmt: skip
         self.history: History | None = None
         self.violations: list[Violation] = []
         self.stuck: list[str] = []
@@ -84,17 +88,21 @@ class World:
         self._make_home()
         watching = [asyncio.create_task(self._restarts(process)) for process in self.processes.values()]
         for task in self.script.tasks:
-            await self._ask("create_task", wire.CreateTaskRequest(spec=_spec(task)))
+            await self.people.ask_runner("create_task", wire.CreateTaskRequest(spec=_spec(task)))
+        if any(task.job == ASK for task in self.script.tasks):
+            watching.append(asyncio.create_task(self.people.decide()))
         under_way = [asyncio.create_task(self._strike(fault)) for fault in self.script.faults]
+        under_way += [asyncio.create_task(self._act(act)) for act in self.script.acts]
         await self._until(self.script.faulty_s)
-        await asyncio.gather(*under_way)
+        await asyncio.gather(*under_way[: len(self.script.faults)])
         self._heal()
         await self.clock.sleep(RISES_S)
         lives = {name: len(process.ended) for name, process in self.processes.items()}
         await self.clock.sleep(self.script.works_s)
+        await asyncio.gather(*under_way)
         self._paused_us = to_us(self.clock.now())
         for task in self.script.tasks:
-            await self._ask("pause_task", wire.PauseTaskRequest(name=task.name))
+            await self.people.ask_runner("pause_task", wire.PauseTaskRequest(name=task.name))
         paused_at = self.loop.time()
         while not self._is_settled() and self.loop.time() < paused_at + SETTLES_S:
             await self.clock.sleep(5)
@@ -103,6 +111,8 @@ class World:
                 self._wrong("S1", f"the {name} ended after all was healed: {why}")
             for why in process.wrong:
                 self._wrong("S1", f"the {name} ended: {why}")
+        for why in self.people.wrong:
+            self._wrong("S1", why)
         self.history = self._read()
         self.violations += check(self.history)
         self.stuck = [] if not self.violations else list(_awaits(self.loop))
@@ -114,7 +124,11 @@ class World:
         steps = [fault.seconds for fault in self.script.faults if fault.kind == "step"]
         return read(
             self.home,
-            {task.name: task.every_s for task in self.script.tasks},
+            {task.name: task.every_s for task in self.script.tasks if task.is_scheduled},
+            asked=self.people.asked,
+            follows={task.name: task.after for task in self.script.tasks if task.after},
+            listens=frozenset(task.name for task in self.script.tasks if task.on),
+            loops={task.name: task.every_s for task in self.script.tasks if task.is_loop},
             paused_us=self._paused_us,
             back_us=-round(sum(min(0.0, step) for step in steps) * 1e6),
             is_stepped=bool(steps),
@@ -133,12 +147,16 @@ class World:
         self.violations.append(Violation(invariant=invariant, what=what))
 
     async def _restarts(self, process: Process) -> None:
-        """Start a process, and again whenever it has died: what the supervisor does."""
+        """Start a process, and again whenever it has died, later after each start that fails: as the supervisor does."""
+        rest_s, began = LEAST_REST_S, -MOST_REST_S
         while True:
             await process.died.wait()
             process.die()  # its connections break, however it died
-            await self.clock.sleep(max(0.0, self._away.get(process.name, 0.0) - self.loop.time()) + 0.1)
+            rest_s = min(2 * rest_s, MOST_REST_S) if self.loop.time() - began < MOST_REST_S else LEAST_REST_S
+            until = max(self._away.get(process.name, 0.0), self.loop.time() + rest_s)
+            await self._until(until)
             if self.loop.time() >= self._away.get(process.name, 0.0):
+                began = self.loop.time()
                 process.start()
 
     async def _until(self, seconds: float) -> None:
@@ -189,25 +207,18 @@ class World:
         for process in self.processes.values():
             process.node.die_in = None
 
-    async def _ask(self, method: str, request: Any) -> None:
-        """Make a call to the runner until it is answered, as an author does who gets an error."""
-        for _ in range(200):
-            runner = self.processes[RUNNER]
-            with suppress(TurnkeeperError, TimeoutError, OSError):
-                if runner.parts is not None and not runner.is_dead:
-                    async with asyncio.timeout(_ATTEMPT_S):
-                        try:
-                            await getattr(runner.parts.service, method)(request)
-                        except Conflict:
-                            return  # an attempt before, whose answer was lost, had done it
-                        return
-            await self.clock.sleep(1)
-        self._wrong("S1", f"{method} is never answered")
+    async def _act(self, act: Act) -> None:
+        await self._until(act.at)
+        self.loop.note("act", act)
+        await self.people.act(act)
 
     def _is_settled(self) -> bool:
-        with _opened(self.home.schedules_db) as store:
-            still: int = store.execute("SELECT count(*) FROM fires WHERE is_open").fetchone()[0]
-        return not still and not list(self.home.inbox("agent0").glob("claimed/*.json"))
+        with opened(self.home.schedules_db) as store:
+            fires: int = store.execute("SELECT count(*) FROM fires WHERE is_open").fetchone()[0]
+        with opened(self.home.agent_db) as store:
+            turns: int = store.execute(f"SELECT count(*) FROM turns WHERE status IN {_UNENDED}").fetchone()[0]
+        inbox = self.home.inbox("agent0")
+        return not (fires or turns or [*inbox.glob("claimed/*.json"), *inbox.glob("inbox/*.json")])
 
 
 @cache
@@ -221,20 +232,18 @@ def _migrated() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (home.schedules_db, home.agent_db)}
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
 def _spec(task: Task) -> wire.TaskSpec:
     spec = wire.TaskSpec(
-        name=task.name, category="loop", channel="general", prompt="Say what is new", every=f"{task.every_s}s",
-        catch_up=task.catch_up, timezone="UTC", grace="10s",
+        name=task.name, category="loop", channel="general", prompt=PROMPTS[task.job], timezone="UTC",
+        approval_timeout="45s",
     )  # fmt: skip
+    if task.is_scheduled:
+        spec.every, spec.catch_up, spec.grace = f"{task.every_s}s", task.catch_up, "10s"
+    elif task.is_loop:
+        spec.dynamic, spec.first, spec.if_silent = True, f"{task.every_s}s", f"{task.every_s}s"
+    else:
+        spec.on = task.on or "task.succeeded"
+        spec.filters.extend([f"after={task.after}"] if task.after else [])
     if task.overlap:
         spec.overlap = task.overlap
     if task.retries:
