@@ -9,10 +9,13 @@ A turn thinks, may call a tool, and answers. The first word of its prompt names 
 """
 
 import random  # noqa: TID251  seeded, so that a run can be repeated
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall
+from langgraph.checkpoint.base import id as ids
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
@@ -20,6 +23,7 @@ from agent_runtime.graph.guard.middleware import Guard
 from agent_runtime.model.turn import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
+from turnkeeper.times import to_us
 
 SAY, PROPOSE, ASK, WAKE = JOBS = "Say", "Propose", "Ask", "Wake"
 PROMPTS = {
@@ -40,6 +44,24 @@ writes = ["candidate-summary"]
 seconds = 600
 tool_calls = 20
 """
+
+
+@contextmanager
+def ids_of_checkpoints(clock: Clock, seed: int) -> Iterator[None]:
+    """Make LangGraph take the time and the chance in its ids from the run; ids of questions are made of them."""
+    before = ids.time, ids.random
+    ids.time, ids.random = SimpleNamespace(time_ns=lambda: to_us(clock.now()) * 1000), random.Random(f"ids {seed}")
+    forget_newest_id()
+    try:
+        yield
+    finally:
+        ids.time, ids.random = before
+        forget_newest_id()
+
+
+def forget_newest_id() -> None:
+    """Forget the newest id, as a process does when it dies: the clock may be behind it when the next one starts."""
+    ids._last_v6_timestamp = None
 
 
 def job_of(messages: Sequence[AnyMessage]) -> str:

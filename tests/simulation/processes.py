@@ -15,7 +15,7 @@ from agent_runtime.service.servicer import Servicer
 from task_runner.daemon import __main__ as runner_daemon
 from task_runner.daemon import assembly as runner_assembly
 from tests.simulation.disk import Disk, SimulatedFiles
-from tests.simulation.graph import builder
+from tests.simulation.graph import builder, forget_newest_id
 from tests.simulation.loop import NODE, Clock, Loop, Node, context_of
 from tests.simulation.script import RUNNER, RUNTIME
 from tests.simulation.transport import Network, Server
@@ -213,6 +213,7 @@ class RuntimeProcess(Process):
         self._drawn = random.Random(f"graph {self.seed}")
 
     async def serve(self) -> None:
+        forget_newest_id()
         files, entropy = SimulatedFiles(self.disk), self.entropy()
         async with runtime_daemon.assemble(
             self.home, SETTINGS, environ={}, clock=self.clock, entropy=entropy,

@@ -20,7 +20,7 @@ from typing import Any
 from examples.demo.history import Violation
 from tests.simulation.checking import History, check, read
 from tests.simulation.disk import CALLS_OF_SQLITE, Disk, Failing, under_sqlite
-from tests.simulation.graph import ASK, BROKE, CATEGORY, PROMPTS
+from tests.simulation.graph import ASK, BROKE, CATEGORY, PROMPTS, ids_of_checkpoints
 from tests.simulation.loop import Clock, Loop, Stalled
 from tests.simulation.people import People, opened
 from tests.simulation.processes import Process, RunnerProcess, RuntimeProcess
@@ -269,7 +269,7 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
         world = World(Path(folder) / "h", script, keep=keep)
         asyncio.set_event_loop(world.loop)
         try:
-            with under_sqlite(world.disk):
+            with under_sqlite(world.disk), ids_of_checkpoints(world.clock, script.seed):
                 world.loop.run_until_complete(world.main())
         except Stalled:
             world._wrong("S1", "nothing is scheduled any more")
