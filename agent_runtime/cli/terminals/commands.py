@@ -214,7 +214,7 @@ def quarantine(agent: AnyAgent = "") -> Listed:
     """
     rows = mailbox.quarantine_rows(home(), agent, refused=True)
     return Listed(
-        rows, "put one back with: turnkeeper inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
+        rows, "put one back with: turnkeeper inbox requeue AGENT NAME [--seal]" if rows else "nothing is in quarantine"
     )
 
 

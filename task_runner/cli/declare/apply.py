@@ -272,7 +272,7 @@ def import_(
         {"name": done.name, "action": done.action, "cron": spec.cron, "prompt": spec.prompt}
         for done, spec in zip(applied, specs, strict=True)
     ]
-    said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ': add a tool that runs them'}"
+    said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ' (each needs a tool to run)'}"
     console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not imported")
     chosen.note_unless_serving()
 
