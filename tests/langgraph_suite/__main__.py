@@ -18,6 +18,7 @@ from xml.etree import ElementTree as ET
 
 from tests.support.langgraph import Lg
 from tests.support.machines import constellation_on, new_home
+from tests.support.project import project_of
 from tests.support.web import configure, serving
 from turnkeeper.config.home import Home
 
@@ -37,6 +38,7 @@ class Suite:
         expected: the file that names the tests that are expected to fail.
         options: of pytest.
         environ: variables, in which `{url}` and `{key}` are replaced.
+        settings: what `config.toml` says beside the graph.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Suite:
     expected: Path
     options: tuple[str, ...]
     environ: Mapping[str, str] = field(default_factory=dict)
+    settings: str = ""
 
 
 SDK = Suite(
@@ -71,6 +74,7 @@ AEGRA = Suite(
         "SUITE_KEY": "{key}",
         "PYTHONPATH": f"{HERE / 'aegra'}:{_AEGRA / 'sdist' / 'packages'}",
     },
+    settings="[project]\nenabled = true\n",
 )
 SUITES = {"sdk": SDK, "aegra": AEGRA}
 
@@ -114,7 +118,7 @@ def differs(suite: Suite, args: list[str]) -> bool:
         grant(home, suite)
         configure(home, graph)
         constellation.start()
-        with serving(home, graph) as web:
+        with serving(home, graph + suite.settings) as web, project_of(home, is_served=bool(suite.settings)):
             lg = Lg(constellation, web)
             lg.http.close()
             run(suite, lg, args)

@@ -10,7 +10,9 @@ from turnkeeper.console.commands import Group
 from turnkeeper.constellation.supervisor.daemons import OPTIONAL
 
 app = console.program()
-WEB, PEERS, DELIVERY = (next(one for one in OPTIONAL if one.name == name) for name in ("web", "peers", "delivery"))
+WEB, PEERS, DELIVERY, PROJECT = (
+    next(one for one in OPTIONAL if one.name == name) for name in ("web", "peers", "delivery", "project")
+)
 
 
 def every_command(program: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -275,6 +275,16 @@ class WebSettings(_Section):
         return self
 
 
+class ProjectSettings(_Section):
+    """`[project]`: HTTP routes and login of the default graph's `langgraph.json`, in the LangGraph API of `[web]`."""
+
+    enabled: bool = Field(False, description="let `turnkeeper up` start its process and keep it running")
+    public: bool = Field(False, description="its routes also answer callers without a key and without a login")
+    scopes: tuple[Literal["read", "chat", "decide"], ...] = Field(
+        ("read", "chat"), description="what users of its login may do: read, chat, decide; empty: the login is not used"
+    )
+
+
 Address = Annotated[str, Field(pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$")]
 
 
@@ -437,6 +447,7 @@ class Settings(_Section):
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
     mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)
+    project: ProjectSettings = Field(default_factory=ProjectSettings, json_schema_extra=OF_A_SURFACE)
     mcp_servers: dict[ServerName, McpServerSettings] = Field(default_factory=dict, json_schema_extra=OF_A_SURFACE)
     tools: ToolSettings = Field(default_factory=ToolSettings, json_schema_extra=OF_A_SURFACE)
     peers: PeerSettings = Field(default_factory=PeerSettings, json_schema_extra=OF_A_SURFACE)

@@ -159,6 +159,12 @@ def offered(name: str, *given: Any, **options: Any) -> Any:
     return None if found is None else imported(found)(*given, **options)
 
 
+def gathered(name: str, *given: Any) -> Iterator[Any]:
+    """Yield from the function that each installed surface offers under a name."""
+    for target in [one.offers[name] for one in surfaces().values() if name in one.offers]:
+        yield from imported(target)(*given)
+
+
 def required(name: str, *given: Any, **options: Any) -> Any:
     """Call the function that an installed surface offers under a name. Raises NotInstalled if none does."""
     if (answer := offered(name, *given, **options)) is None:

@@ -11,22 +11,26 @@ import re
 import signal
 import socket
 import sys
-from contextlib import ExitStack, nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import WebSettings, load_settings
+from turnkeeper.config.surfaces import imported, surfaces
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict
-from turnkeeper.gateway.app import build, offered
-from turnkeeper.gateway.calls import Gateway
+from turnkeeper.gateway.calls import Gateway, Offered
+from turnkeeper.gateway.door import Door
 from turnkeeper.gateway.keys import Keys, Sessions
 from turnkeeper.rpc.process import Progress
 from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
@@ -191,6 +195,32 @@ def _listener(host: str, port: int) -> socket.socket:
         what = f"cannot listen on {host}:{port}: {error.strerror}"
         raise Conflict(what, where="[web] port", hint="stop that program, or set another port") from error
     return bound
+
+
+def offered(gateway: Gateway) -> dict[str, Offered]:
+    """Return the installed surfaces by path, except those whose extra is not installed."""
+    mounts = (surface.mount for surface in surfaces().values() if surface.mount)
+    served = (one for one in mounts if not one.package or find_spec(one.package))
+    return {one.path: imported(one.target)(gateway) for one in sorted(served, reverse=True)}
+
+
+def build(gateway: Gateway, keys: Keys, parts: Mapping[str, Offered]) -> Any:
+    """Return the application: the door first, then each surface under its path."""
+
+    @asynccontextmanager
+    async def running(_app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for part in parts.values():
+                await stack.enter_async_context(part.running())
+            yield
+
+    exactly = [Route(path, endpoint=part.app) for path, part in parts.items() if path]
+    routes = [*exactly, *(Mount(path, app=part.app) for path, part in parts.items())]
+    app = Starlette(routes=routes, lifespan=running)
+    open_ = [path for path, part in parts.items() if part.checks_callers]
+    door = Door(app, keys, gateway.sessions, gateway.settings.web, gateway.clock, open_)
+    door.has_guests = gateway.settings.project.enabled
+    return door
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:

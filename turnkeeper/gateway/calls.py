@@ -1,7 +1,7 @@
 """Shared code of the gateway's surfaces: calls of both daemons, the caller's identity, and errors as HTTP statuses."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -41,6 +41,8 @@ class Who:
         program: the gateway, or the name that an MCP client has for itself.
         key: the id of the client's key; empty for a browser, and for an MCP client that the person started.
         session: the browser's session; None for a client with a key.
+        is_guest: True for a user of the login of an author's project.
+        filters: the filters of that login. A thread or an assistant that does not match all of them is not shown.
     """
 
     surface: str
@@ -48,6 +50,8 @@ class Who:
     scope: Scope | None = None
     key: str = ""
     session: Session | None = None
+    is_guest: bool = False
+    filters: Sequence[Mapping[str, Any]] = ()
 
     @property
     def via(self) -> str:
@@ -59,6 +63,33 @@ class Who:
         if self.scope is None or self.scope < scope:
             what = f"this key may not do that: it takes the scope {scope.name.lower()}"
             raise errors.Denied(what, hint="make another key: turnkeeper web keys make NAME --scope SCOPE")
+
+    def sees(self, metadata: Mapping[str, Any]) -> bool:
+        """Return True if all filters match the metadata. Raises InvalidInput for a filter that is not known."""
+        found = [_fits(metadata, one) for one in self.filters]
+        return all(found)
+
+
+def _fits(held: Mapping[str, Any], wanted: Any) -> bool:
+    """Return True if metadata matches a filter. Each part of the filter is read, so an unknown part is always found."""
+    if not isinstance(wanted, Mapping):
+        raise errors.InvalidInput("is not an object", where="filter of the project's login")
+    found = []
+    for key, value in wanted.items():
+        operator, given = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("", None)
+        if key in {"$or", "$and"} and isinstance(value, list) and value:
+            found.append((any if key == "$or" else all)([_fits(held, one) for one in value]))
+        elif operator == "$eq" or not (isinstance(value, Mapping) or key.startswith("$")):
+            found.append(key in held and held[key] == (given if operator else value))
+        elif operator == "$contains":
+            inside, parts = held.get(key), given if isinstance(given, list) else [given]
+            parts = list(given.items()) if isinstance(given, Mapping) else parts
+            inside = list(inside.items()) if isinstance(inside, Mapping) else inside
+            found.append(isinstance(inside, list) and all(part in inside for part in parts))
+        else:
+            hint = "use a value, $eq, $contains, $or or $and"
+            raise errors.InvalidInput(f"{key[:40]!r} is not known", where="filter of the project's login", hint=hint)
+    return all(found)
 
 
 def who_of(request: HTTPConnection) -> Who:

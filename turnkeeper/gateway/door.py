@@ -24,7 +24,7 @@ from turnkeeper.config.json_text import read_object
 from turnkeeper.config.settings import WebSettings
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.gateway.calls import Who
-from turnkeeper.gateway.keys import Keys, Scope, Sessions
+from turnkeeper.gateway.keys import KEY, Keys, Scope, Sessions
 
 LARGEST_BODY = 4 << 20
 BODY_S = 30.0
@@ -86,6 +86,8 @@ def surface_of(path: str) -> str:
 class Door:
     """An ASGI application that passes a request to another one, or answers it itself."""
 
+    has_guests = False  # True if `/lg` identifies callers that show no key of ours; until then they have no scope
+
     def __init__(
         self, app: Any, keys: Keys, sessions: Sessions, settings: WebSettings, clock: Clock, open_: Collection[str] = ()
     ) -> None:
@@ -104,9 +106,10 @@ class Door:
             await self._app(scope, receive, send)
             return
         request, extra, answer = Request(scope, receive), dict(HEADERS), self._app
+        scope["added"] = extra  # of the answer, whatever its surface sends
         try:
             self._check_host(request)
-            extra |= self._check_origin(request)
+            extra.update(self._check_origin(request))
             if request.method == "OPTIONS":
                 answer = Response(status_code=204)
             else:
@@ -175,6 +178,8 @@ class Door:
             key = self._keys.find(given)
         except TurnkeeperError as error:
             raise HTTPException(503, f"no key is taken: {error}") from error
+        if key is None and self.has_guests and surface_of(request.scope["path"]) == "api" and not KEY.search(given):
+            return Who(surface=surface)
         if key is None:
             await self._hold_up(request)
             hint = "make one: turnkeeper web keys make NAME"
@@ -192,10 +197,10 @@ class Door:
 
     def _with(self, extra: Mapping[str, str], scope: Any, send: Any) -> Any:
         """Return a `send` that adds headers, and ends a long answer once its key is revoked or its browser logs out."""
-        added = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in extra.items()]
 
         async def sent(message: Any) -> None:
             if message["type"] == "http.response.start":
+                added = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in extra.items()]
                 kept = [(key, value) for key, value in message.get("headers", ()) if key.lower() not in dict(added)]
                 message = {**message, "headers": [*kept, *added]}
             elif message.get("more_body") and self._is_revoked(scope["who"]):
@@ -207,6 +212,8 @@ class Door:
     def _is_revoked(self, who: Who) -> bool:
         if who.session is not None:
             return not self._sessions.is_open(who.session)
+        if who.is_guest:
+            return False
         with suppress(TurnkeeperError):
             return bool(who.key) and who.key not in {key.id for key in self._keys.all()}
         return True

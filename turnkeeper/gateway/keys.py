@@ -35,7 +35,7 @@ SAVE_S = 600.0  # between two writes of the times of requests
 PLAIN = "p"  # marks a token that is also valid at 127.0.0.1
 _LARGEST_BYTES = 1 << 18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_KEY = re.compile(r"tk-([0-9a-f]{12})-([0-9a-f]{64})")
+KEY = re.compile(r"tk-([0-9a-f]{12})-([0-9a-f]{64})")
 _TOKEN = re.compile(r"([0-9]{1,17})\.([np])\.([0-9a-f]{32})\.([0-9a-f]{64})")
 
 
@@ -99,7 +99,7 @@ class Keys:
 
     def find(self, text: str) -> ClientKey | None:
         """Return the key that matches a client's text; None if none does. Compares in constant time. Raises Corrupt."""
-        found = _KEY.fullmatch(text)
+        found = KEY.fullmatch(text)
         digest = _digest(text)
         known = [key for key in self.all() if found and key.id == found[1]]
         return next((key for key in known if hmac.compare_digest(key.digest, digest)), None)

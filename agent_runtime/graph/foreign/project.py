@@ -8,7 +8,7 @@ project file: its `graphs` name files, its `dependencies` that begin with a dot 
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
@@ -19,7 +19,7 @@ from dotenv import dotenv_values
 from agent_runtime.model.graphs import Assistant, Catalog
 from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings
+from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput, NotFound, meant
 
@@ -27,12 +27,12 @@ _USED = frozenset({"$schema", "dependencies", "env", "graphs", "store"})
 _NO_IMAGE = "no image is built"
 _IGNORED = {
     "api_version": _NO_IMAGE,
-    "auth": "there is no login: anyone with this account on this machine may use the agent; nodes find no user",
+    "auth": "its login is used only by clients of the LangGraph API, if [project] is enabled; nodes find no user",
     "base_image": _NO_IMAGE,
     "checkpointer": "Turnkeeper keeps the checkpoints; the project's own path, ttl and serde are not used",
     "dockerfile_lines": "no image is built: install here what these lines install",
     "encryption": "checkpoints and memory are not encrypted with the project's keys; encrypt the disk of the home",
-    "http": "there is no HTTP server: routes, middleware and CORS of the project do nothing",
+    "http": "its routes are served only below /lg, if [project] is enabled; CORS and other keys do nothing",
     "image_distro": _NO_IMAGE,
     "keep_pkg_tools": _NO_IMAGE,
     "node_version": "JavaScript does not run here",
@@ -281,6 +281,37 @@ def read_catalog(settings: Settings, home: Home) -> Catalog:
         for name, one in settings.assistants.items()
     }
     return Catalog(default=default, references=found, assistants=assistants)
+
+
+def served(settings: Settings, home: Home) -> dict[str, Reference]:
+    """Return the HTTP application (`http`) and the login (`auth`) in the default graph's `langgraph.json`.
+
+    Raises:
+        InvalidInput: the project file cannot be read, or names a missing file.
+    """
+    text = settings.agents[FIRST_AGENT].graph if FIRST_AGENT in settings.agents else ""
+    if not text:
+        return {}
+    graph, found = find_graph(text, home.root), {}
+    for key, inner in (("http", "app"), ("auth", "path")):
+        stated = graph.stated.get(key)
+        if isinstance(stated, dict) and stated.get(inner):
+            one = found_at(str(stated[inner]), graph.project)
+            found[key] = replace(graph, text=one.text, file=one.file, module=one.module, attribute=one.attribute)
+    return found
+
+
+def findings(home: Home) -> Iterator[tuple[str, str]]:
+    """Yield what the default graph's project names and this home does not serve, and the remedy."""
+    named = {"http": "HTTP routes (http.app)", "auth": "a login (auth)"}
+    try:
+        config = load_settings(home)
+        found = served(config, home)
+    except InvalidInput:
+        return  # another check reports faults of the settings and of the graph
+    if found and not config.project.enabled:
+        what = f"langgraph.json names {' and '.join(named[key] for key in found)}, which are not served"
+        yield what, "to serve them, set enabled = true below [project] in config.toml, and run: turnkeeper up"
 
 
 def _names_in(text: str, base: Path) -> dict[str, str]:

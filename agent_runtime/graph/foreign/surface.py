@@ -17,6 +17,8 @@ SURFACE = Surface(
         "returned values": "agent_runtime.graph.foreign.reports:returned",
         "lost steps": "agent_runtime.graph.foreign.steps:lost",
         "hidden steps": "agent_runtime.graph.foreign.steps:hidden",
+        "findings": "agent_runtime.graph.foreign.project:findings",
+        "project of the default graph": "agent_runtime.graph.foreign.project:served",
         "memory of graphs": "agent_runtime.graph.foreign.memory_store:lend",
     },
     also=("agent_runtime.cli.graph",),

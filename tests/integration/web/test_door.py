@@ -29,7 +29,6 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.gateway import __main__ as server
 from turnkeeper.gateway import door, streams
-from turnkeeper.gateway.app import build
 from turnkeeper.gateway.calls import Gateway, Offered, Who
 from turnkeeper.gateway.door import HEADERS, Door
 from turnkeeper.gateway.keys import Keys, Scope, Sessions
@@ -86,7 +85,7 @@ async def in_this_process(
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     idle = Idle(gateway)
     offered = {"/lg": idle.surface} | ({"/mcp": mcp(gateway)} if mcp else {}) | more(idle) | {"": page(gateway)}
-    web = server.Server(server.config_of(build(gateway, keys, offered)))
+    web = server.Server(server.config_of(server.build(gateway, keys, offered)))
     task = asyncio.create_task(web.serve(server.listeners(settings.web)))
     await web.ready.wait()
     yield idle, settings.web.port

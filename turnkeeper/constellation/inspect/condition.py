@@ -22,7 +22,7 @@ from turnkeeper.config.build import build, install_command
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings, unread_sections
 from turnkeeper.config.started import Start, changes, read_start, settings_now
-from turnkeeper.config.surfaces import offered, processes, surfaces
+from turnkeeper.config.surfaces import gathered, processes, surfaces
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import markers
@@ -78,7 +78,7 @@ def outdated(home: Home) -> Iterator[Finding]:
         for section in unread_sections(home):
             what = f"{home.config}: [{section}] is ignored: the part of the program that reads it is not installed"
             yield Finding(process="", what=what, fix="", degraded=False)
-    for what, fix in offered("findings", home) or ():
+    for what, fix in gathered("findings", home):
         yield Finding(process=DAEMONS[0].name, what=what, fix=fix, degraded=False)
 
 

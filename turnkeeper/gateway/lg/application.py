@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from turnkeeper import errors
+from turnkeeper.config.surfaces import offered
 from turnkeeper.gateway.calls import Gateway, Offered, status_of
 from turnkeeper.gateway.lg.api import Api
 from turnkeeper.gateway.lg.requests import NoGraph, Unsupported
@@ -63,4 +64,5 @@ def routes(api: Api) -> list[BaseRoute]:
 
 def surface(gateway: Gateway) -> Offered:
     handlers = {errors.TurnkeeperError: _refused, HTTPException: _unknown}
-    return Offered(Starlette(routes=routes(Api(gateway)), exception_handlers=handlers))
+    app = Starlette(routes=routes(Api(gateway)), exception_handlers=handlers)
+    return offered("project of clients", gateway, app, _refused) or Offered(app)

@@ -44,7 +44,7 @@ class Assistants(lg.Handlers):
         )
 
     async def _found(self, request: Request) -> list[dict[str, Any]]:
-        _, runtime = self._api.asks(request)
+        who, runtime = self._api.asks(request)
         body = await lg.read_body(request)
         found = sorted(map(self._shown, await self._api.assistants(runtime)), key=lambda one: str(one["name"]))
         made = (await runtime.ListAssistants(runtime_wire.ListAssistantsRequest())).assistants
@@ -52,7 +52,7 @@ class Assistants(lg.Handlers):
         wanted = {"graph_id": self._api.name_of(body["graph_id"])} if body.get("graph_id") else {}
         said = str(body.get("name") or "").lower()
         fits = (one for one in found if holds(one, wanted) and said in str(one["name"]).lower())
-        return [one for one in fits if holds(one["metadata"], body.get("metadata") or {})]
+        return [one for one in fits if who.sees(one["metadata"]) and holds(one["metadata"], body.get("metadata") or {})]
 
     def _shown(self, one: runtime_wire.Graph) -> dict[str, Any]:
         about = {"created_by": "system", "turnkeeper": {"reference": one.reference, "problem": one.problem or None}}

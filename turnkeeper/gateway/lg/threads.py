@@ -99,7 +99,7 @@ class Threads:
     async def search(self, request: Request) -> Response:
         who, runtime = self._api.asks(request)
         body = await lg.read_body(request)
-        found, known = await self._found(runtime, body)
+        found, known = await self._found(who, runtime, body)
         shown, headers = lg.page_of(lg.ordered(found, body, "updated_at"), body)
         values = not body.get("select") or any(str(name).startswith("values") for name in body["select"])
         whole = [self._api.shown(who, runtime, known[one["thread_id"]], values=values) for one in shown]
@@ -107,16 +107,18 @@ class Threads:
 
     async def listed(self, request: Request) -> Response:
         """Answer with a page of threads without their values, as servers of the Agent Protocol do."""
-        _, runtime = self._api.asks(request)
-        found, _ = await self._found(runtime, {})
+        who, runtime = self._api.asks(request)
+        found, _ = await self._found(who, runtime, {})
         shown, headers = lg.page_of(lg.ordered(found, {}, "updated_at"), request.query_params, default=100)
         return lg.reply({"threads": shown, "total": len(found)}, headers=headers)
 
     async def count(self, request: Request) -> Response:
-        _, runtime = self._api.asks(request)
-        return lg.reply(len((await self._found(runtime, await lg.read_body(request)))[0]))
+        who, runtime = self._api.asks(request)
+        return lg.reply(len((await self._found(who, runtime, await lg.read_body(request)))[0]))
 
-    async def _found(self, runtime: Any, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, wire.Thread]]:
+    async def _found(
+        self, who: Who, runtime: Any, body: dict[str, Any]
+    ) -> tuple[list[dict[str, Any]], dict[str, wire.Thread]]:
         refuse_options(body, _SEARCH)
         wanted, ids = body.get("metadata") or {}, body.get("ids")
         if body.get("status") not in {None, *_STATUSES}:
@@ -130,7 +132,11 @@ class Threads:
                 known[thread.thread_id] = thread
                 name = self._api.name_of(thread.graph)
                 one = thread_of(thread, None, [], name, lg.assistant_id(name))
-                fits = holds(one["metadata"], wanted) and body.get("status") in {None, one["status"]}
+                fits = (
+                    who.sees(one["metadata"])
+                    and holds(one["metadata"], wanted)
+                    and body.get("status") in {None, one["status"]}
+                )
                 if fits and (ids is None or thread.thread_id in ids):
                     found.append(one)
         return found, known
