@@ -103,8 +103,13 @@ def _import_surfaces() -> None:
 def serve() -> None:
     """Fork programs and kill them, as standard input requests."""
     alive: set[int] = set()
+    codes: dict[int, int] = {}  # the exit codes of those that ended
     for line in sys.stdin:
-        alive = {pid for pid in alive if not os.waitpid(pid, os.WNOHANG)[0]}
+        for pid in [*alive]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                alive.remove(pid)
+                codes[pid] = os.waitstatus_to_exitcode(status)
         asked = json.loads(line)
         answer: Any = None
         if asked["do"] == "run":
@@ -113,9 +118,11 @@ def serve() -> None:
             environ = dict(os.environ) | asked["environ"]
             answer = _fork_daemon(asked["which"], asked["home"], asked["log"], environ)
             alive.add(answer)
+        elif asked["do"] == "poll":
+            answer = codes.get(asked["pid"])
         elif asked["do"] == "kill" and asked["pid"] in alive:
             os.kill(asked["pid"], asked["signal"])
-            os.waitpid(asked["pid"], 0)
+            codes[asked["pid"]] = os.waitstatus_to_exitcode(os.waitpid(asked["pid"], 0)[1])
             alive.remove(asked["pid"])
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
@@ -300,6 +307,11 @@ class ForkServer:
         """Kill a daemon with SIGKILL, or send another signal, and wait until it is gone."""
         self._ask(do="kill", pid=pid, signal=number)
 
+    def poll(self, pid: int) -> int | None:
+        """Return the exit code of a daemon that was started. None while it runs."""
+        code: int | None = self._ask(do="poll", pid=pid)
+        return code
+
     def wait(self) -> None:
         """Wait until the process is prepared. Later forks take a few hundredths of a second."""
         self._ask(do="wait")
@@ -338,6 +350,40 @@ def fork_server() -> ForkServer:
     made = ForkServer()
     atexit.register(made.close)
     return made
+
+
+class Forked:
+    """A daemon in a fork, used like `subprocess.Popen`.
+
+    Attributes:
+        pid: the process.
+    """
+
+    def __init__(self, home: Home, which: str, log: Path, environ: Mapping[str, str]) -> None:
+        """Start a daemon, as :meth:`ForkServer.start` does."""
+        self.pid = fork_server().start(home, which, log, environ)
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal. None while the daemon runs."""
+        return fork_server().poll(self.pid)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait until the daemon has ended. Return its exit code."""
+        assert CLOCK.poll(lambda: self.poll() is not None, timeout_s=timeout_s, every_s=0.02), "it does not end"
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal. Do nothing if the daemon has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
 
 class Nursery:

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,8 @@ from urllib.parse import urlsplit
 import psycopg
 
 from agent_runtime.store.database import open_database
+from tests.support.forked_daemons import RUNNER, RUNTIME, Forked
+from tests.support.program import PEERS
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.storage.server.url import in_schema
@@ -40,7 +40,7 @@ class Cluster:
         self.sql = psycopg.connect(url, autocommit=True)
         self.make_runtime()
         self._folder = Path(tempfile.mkdtemp(prefix="tk-"))
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Forked] = []
 
     @property
     def name(self) -> str:
@@ -59,26 +59,24 @@ class Cluster:
         home.config.write_text(f'[store]\nurl = "{self.url}"\n[node]\nname = "machine-{number}"\n')
         return home
 
-    def start(self, home: Home, **environ: str) -> subprocess.Popen[bytes]:
+    def start(self, home: Home, **environ: str) -> Forked:
         """Start the runner of a home."""
-        return self._start(home, ["-m", "task_runner.daemon", str(home.root)], environ)
+        return self._start(home, RUNNER, environ)
 
-    def start_runtime(self, home: Home) -> subprocess.Popen[bytes]:
+    def start_runtime(self, home: Home) -> Forked:
         """Start the runtime of a home, with the model that needs no network."""
-        return self._start(home, ["-m", "agent_runtime.daemon", "--home", str(home.root)], {})
+        return self._start(home, RUNTIME, {})
 
-    def start_peers(self, home: Home) -> subprocess.Popen[bytes]:
+    def start_peers(self, home: Home) -> Forked:
         """Start the process of a home that speaks with peers."""
-        return self._start(home, ["-m", "turnkeeper.constellation.peers", str(home.root)], {})
+        return self._start(home, PEERS.name, {})
 
-    def _start(self, home: Home, argv: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, *argv]
-        with (home.root / "stderr").open("a") as said:
-            process = subprocess.Popen(command, env=os.environ | environ, stderr=said)
+    def _start(self, home: Home, which: str, environ: dict[str, str]) -> Forked:
+        process = Forked(home, which, home.root / "stderr", os.environ | environ)
         self._processes.append(process)
         return process
 
-    def forget(self, process: "subprocess.Popen[bytes]") -> None:
+    def forget(self, process: Forked) -> None:
         """Expect no more of a process that was to end by itself."""
         self._processes.remove(process)
 

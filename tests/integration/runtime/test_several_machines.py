@@ -1,8 +1,6 @@
 """Two runtimes with homes of their own share one database: each thread has one owner, and nothing is lost or doubled."""
 
 import signal
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from agent_runtime.store import schema
 from tests.support.cluster import Do, doing, end_lease
+from tests.support.forked_daemons import RUNTIME, Forked
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import is_serving
@@ -34,8 +33,7 @@ class Node:
     def __init__(self, home: Home, url: str) -> None:
         self.home = home
         home.config.write_text(f'[store]\nurl = "{url}"\n[categories]\nautonomous_allowed = ["loop"]\n')
-        argv = [sys.executable, "-m", "agent_runtime.daemon", "--home", str(home.root)]
-        self.process = subprocess.Popen(argv)
+        self.process = Forked(home, RUNTIME, home.root / "stderr", {})
 
     def wait(self) -> None:
         until(lambda: is_serving(self.home.socket("agent-runtime")) or self.process.poll(), "the daemon answers")
