@@ -26,6 +26,7 @@ MOST_EVENTS = 5_000  # of a thread
 MOST_CHARACTERS = 32 << 20  # of all data of a thread
 MOST_THREADS = 256
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools")
+LIFECYCLE = "lifecycle"  # a mode of clients, not of LangGraph's stream: where subgraphs begin and end
 CALLS = "events"  # a mode of clients, not of LangGraph's stream: LangChain's events of each call
 _INTERNAL = frozenset({"tasks"})  # recorded for each run with events: they show where subgraphs begin and end
 
@@ -207,8 +208,8 @@ class Recorder:
     """
 
     def __init__(self, ring: Ring, turn_id: str, run: Mapping[str, Any]) -> None:
-        asked = [mode for mode in run.get("stream_modes") or () if mode in MODES]
-        self.modes = {*asked, *(_INTERNAL if asked else ())}
+        asked = [mode for mode in run.get("stream_modes") or () if mode in {*MODES, LIFECYCLE}]
+        self.modes = {*asked, *(_INTERNAL if asked else ())} - {LIFECYCLE}
         self.callbacks: list[BaseCallbackHandler] = [_MessageEvents(self)] if "messages" in self.modes else []
         if CALLS in (run.get("stream_modes") or ()):
             self.callbacks.append(_CallEvents(self))
@@ -250,7 +251,7 @@ class Recorder:
             ends = [one for one in self._subgraphs if one[:-1] == namespace and one[-1].endswith(f":{data['id']}")]
             event = "interrupted" if data.get("interrupts") else "failed" if data.get("error") else "completed"
             for one in ends:
-                self.add("lifecycle", {"event": event, "graph_name": self._subgraphs.pop(one)}, one)
+                self.add(LIFECYCLE, {"event": event, "graph_name": self._subgraphs.pop(one)}, one)
             return
         given = data.get("input")
         first = given[0] if isinstance(given, list) and given else None
@@ -265,7 +266,7 @@ class Recorder:
         about = {"namespace": list(namespace), "graph_name": agent or node, "trigger_call_id": task or None}
         if agent and task in self._calls:
             about["cause"] = {"type": "toolCall", "tool_call_id": self._calls[task]}
-        self.add("lifecycle", {"event": "started", **about}, namespace)
+        self.add(LIFECYCLE, {"event": "started", **about}, namespace)
 
     def tell(self, namespace: tuple[str, ...], event: Mapping[str, Any]) -> None:
         """Record an event of a message that a model writes in the newer protocol."""

@@ -39,7 +39,6 @@ _CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 LONGEST_AFTER_S = 366 * 24 * 3600
 LONGEST_SHOWN = 4000  # characters of an input without a human message, in the conversation
-NOT_STREAMED = frozenset({"lifecycle"})  # modes of which nothing is sent
 MOST_UNSURE = 1024
 
 

@@ -344,7 +344,7 @@ class Runs(lg.Handlers):
         inner, resumed = bool(asked.subgraphs), asked.decides or asked.rejects
         events = RunStream(started.turn_id, asked.modes, subgraphs=inner)
         told = self._events(who, runtime, started, events, resumed=resumed)
-        return self._api.event_stream(told, started.headers(f"/stream?{modes}") | not_streamed(asked.modes))
+        return self._api.event_stream(told, started.headers(f"/stream?{modes}") | not_streamed(asked.modes, inner))
 
     async def join_stream(self, request: Request) -> Any:
         """Stream a run's events until it is over or waits; to a client that reconnects, also the current state.
@@ -359,7 +359,7 @@ class Runs(lg.Handlers):
         query = f"?{request.url.query}" if request.url.query else ""
         over = turn.status in FINISHED and ("last-event-id" in request.headers or "values")
         told = self._events(who, runtime, started, events, resumed=False, skips=over)
-        return self._api.event_stream(told, started.headers(f"/stream{query}") | not_streamed(modes))
+        return self._api.event_stream(told, started.headers(f"/stream{query}") | not_streamed(modes, False))
 
     async def _events(
         self, who: Who, runtime: Any, started: Started, events: RunStream, *, resumed: bool, skips: bool | str = False
@@ -520,10 +520,9 @@ def need_decide() -> None:
     raise Denied("this key may not decide", where="command.resume", hint=hint)
 
 
-def not_streamed(modes: Collection[str]) -> dict[str, str]:
-    """Return the header that names the requested modes of which nothing is sent."""
-    left = sorted(requests.NOT_STREAMED & set(modes))
-    return {"x-turnkeeper-not-streamed": ", ".join(left)} if left else {}
+def not_streamed(modes: Collection[str], subgraphs: bool) -> dict[str, str]:
+    """Return the header that names a requested mode of which nothing is sent. `lifecycle` is about subgraphs alone."""
+    return {"x-turnkeeper-not-streamed": "lifecycle"} if "lifecycle" in modes and not subgraphs else {}
 
 
 def _modes_in(request: Request) -> list[str]:
