@@ -301,8 +301,8 @@ def test_no_handler_of_groups_raises() -> None:
     assert not [f"{name(path)}:{line}" for path in own_modules() for line in raises_in_handlers_of_groups(nodes(path))]
 
 
-# Where the two daemons' packages may make a clock, randomness or a thread of a store. A simulation passes its own to all else.
-SYSTEM = frozenset({"SystemClock", "SystemEntropy", "WorkerThread"})
+# Where the two daemons' packages may make a clock, randomness, files or a thread of a store. A simulation passes its own to all else.
+SYSTEM = frozenset({"SystemClock", "SystemEntropy", "SystemFiles", "GroupingFiles", "WorkerThread"})
 OUTSIDE_A_SIMULATION = {
     "agent_runtime/daemon/assembly.py",  # the process itself, around what `assemble` makes
     "task_runner/daemon/__main__.py",
@@ -330,7 +330,13 @@ def test_what_a_simulation_replaces_is_an_argument() -> None:
 
 
 @pytest.mark.parametrize(
-    "planted", ["clock = SystemClock()", "Part(entropy=SystemEntropy())", "WorkerThread('db', run)"]
+    "planted",
+    [
+        "clock = SystemClock()",
+        "Part(entropy=SystemEntropy())",
+        "self._files = SystemFiles()",
+        "WorkerThread('db', run)",
+    ],
 )
 def test_what_a_module_makes_itself_is_found(planted: str) -> None:
     assert list(made_here(tuple(ast.walk(ast.parse(planted)))))

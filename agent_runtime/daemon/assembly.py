@@ -45,6 +45,7 @@ from agent_runtime.turns import interval, pruning, turns, worker
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
@@ -60,6 +61,7 @@ from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable
 from turnkeeper.storage import chain, nodes
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database, WorkerThread, make_schemas
+from turnkeeper.storage.files import Files
 from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 from turnkeeper.storage.server.handover import SCHEMA
@@ -87,7 +89,7 @@ async def assemble(
     place: Path | str | None = None,
     shared: str = "",
     worker: type[WorkerThread] = WorkerThread,
-    files: Any = None,
+    files: Files | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the stores and assemble a runtime. The caller holds the process's lock.
 
@@ -125,7 +127,7 @@ async def assemble(
         stack.push_async_callback(saver.aclose)
         basis = Basis(
             home=home, settings=settings, environ=environ, clock=clock, entropy=entropy, log=log, database=database,
-            saver=saver, graphs=graphs, stack=stack, url=url, beat=None, files=files,
+            saver=saver, graphs=graphs, stack=stack, url=url, beat=None, files=files or GroupingFiles(),
         )  # fmt: skip
         if shared:
             basis = replace(basis, beat=await required("shared-beat", basis, shares))
@@ -309,7 +311,7 @@ class Basis:
     stack: contextlib.AsyncExitStack
     url: str
     beat: nodes.Beat | None
-    files: Any
+    files: Files
 
     def runtime(self, build: Build, store: Store) -> Runtime:
         """Assemble the parts; `build` makes the graph."""
@@ -340,13 +342,14 @@ class Basis:
             notifier=turns.Notifier(self.settings.notify, log, self.environ),
             settings=self.settings,
             exceptions=excepted,
+            files=self.files,
         )
         around = (self.home, clock, self.entropy, log)
         working = worker.Worker(
             parts,
             terminal_deliveries=deliveries,
             outboxes=offered("outboxes", store, acceptor, mailboxes, categories, failpoints, *around),
-            handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
+            handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log, files=self.files),
             home=self.home,
             arrived=arrived,
             clock=clock,
@@ -400,7 +403,7 @@ class Basis:
         own = [
             *workspace_tools(workspace),
             *agent_tools(messages),
-            *lifecycle_tools(Lifecycle(store, home=self.home, clock=self.clock)),
+            *lifecycle_tools(Lifecycle(store, home=self.home, clock=self.clock, files=self.files)),
             *(offered("loop-tools", loops) or ()),
             *subagent_tools(subagents),
             *(offered("folder-tools", self.home, self.settings.folder.path, self.clock) or ()),

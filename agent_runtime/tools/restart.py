@@ -23,7 +23,7 @@ from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, Denied, InvalidInput
-from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.files import Files
 from turnkeeper.times import rfc3339
 
 LONGEST_NOTES = 8 << 10  # bytes; JSON needs at most six times as many, which fit into a marker
@@ -35,11 +35,10 @@ LONGEST_NAMED = 160
 class Lifecycle:
     """Requests to the watchdog to restart this runtime."""
 
-    def __init__(self, store: Store, *, home: Home, clock: Clock) -> None:
+    def __init__(self, store: Store, *, home: Home, clock: Clock, files: Files) -> None:
         self._store = store
         self._state = home.run.parent
-        self._clock = clock
-        self._files = SystemFiles()
+        self._clock, self._files = clock, files
 
     async def request_restart(self, call: Call, notes: str) -> Mapping[str, Any]:
         """Ask for a restart, once per call; agent0's next turn is shown the notes as its handoff.

@@ -25,7 +25,6 @@ from agent_runtime.turns.lanes import Lanes
 from agent_runtime.turns.turns import Event, Parts
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339
 
 LONGEST_WAIT_S = 30.0  # if an approval has a deadline: the wall clock may change, or the machine may sleep
@@ -44,7 +43,7 @@ class Deadlines:
         self._lanes, self._tell, self._home, self._clock = lanes, tell, home, clock
         # Another machine may have asked the question and stopped since.
         self._idle_s = LONGEST_WAIT_S if parts.mailboxes.is_shared else IDLE_S
-        self._files = SystemFiles()
+        self._files = parts.files
 
     async def run(self) -> None:
         """Handle due deadlines until cancelled; look again at each deadline and after each new question."""

@@ -31,6 +31,7 @@ from turnkeeper.config.json_text import as_data
 from turnkeeper.config.settings import NotifySettings, Settings
 from turnkeeper.errors import MachineTrouble, machine_trouble
 from turnkeeper.rpc.process import Failpoints
+from turnkeeper.storage.files import Files
 
 LONGEST_NOTIFY_S = 30.0
 MOST_NOTIFYING = 8
@@ -140,6 +141,7 @@ class Parts:
     failpoints: Failpoints
     settings: Settings
     exceptions: StandingExceptions
+    files: Files
 
 
 class Turns:

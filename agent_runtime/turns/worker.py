@@ -28,7 +28,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
-from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.files import Files
 
 SENDER = "watchdog"
 LARGEST_NOTES = 1 << 20  # bytes of a notes file; the shown part has its own limit
@@ -38,12 +38,11 @@ _MARKERS = ("escalate-failed-*", "*-crashloop-suspected")  # see docs/lifecycle.
 class HandoffIntake:
     """Store of handoffs until a turn has been shown them."""
 
-    def __init__(self, store: Store, *, home: Home, clock: Clock, log: EventLog) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, home: Home, clock: Clock, log: EventLog, files: Files) -> None:
+        self._store, self._files = store, files
         self._home = home
         self._clock = clock
         self._log = log
-        self._files = SystemFiles()
 
     async def receive(self, delivery: Delivery) -> None:
         """Store a handoff on disk before returning; repeated envelopes are stored once."""

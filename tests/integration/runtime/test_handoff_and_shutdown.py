@@ -27,6 +27,7 @@ from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings
+from turnkeeper.storage.files import SystemFiles
 
 WORKERS = {"agents": {"agent0": AgentSettings(workers=1)}}
 TEXT = "the runtime died at 04:00; task digest waits for you"
@@ -273,7 +274,7 @@ async def test_a_call_that_runs_again_asks_for_no_other_restart(bench: Briefed) 
     bench.script["go"] = [calls(("block", {})), AIMessage("done")]
     receipt = await bench.accept(bench.fire(1))
     await soon(bench.blocked.wait(), "the turn to block")
-    lifecycle = Lifecycle(bench.runtime.store, home=bench.home, clock=bench.runtime.clock)
+    lifecycle = Lifecycle(bench.runtime.store, home=bench.home, clock=bench.runtime.clock, files=SystemFiles())
     granted = Category(name="work", autonomous=True, tools=frozenset({RESTART_SCOPE}))
     named = {"turn_id": receipt.turn_id, "thread_id": "thread-a", "channel": "main", "agent": "agent0"}
     call = Call(context=TurnContext(**named, category=granted), key="call")
