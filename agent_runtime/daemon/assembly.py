@@ -321,9 +321,8 @@ class Basis:
         narrowing, workspace = Narrowing(categories.get), self._workspace(store)
         mailboxes = self._mailboxes(store, arrived, categories, live)
         deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
-        acceptor = Acceptor(
-            store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, log=log, failpoints=failpoints
-        )
+        common: dict[str, Any] = {"log": log, "failpoints": failpoints}
+        acceptor = Acceptor(store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, **common)
         messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
         subagents = Subagents(Models(self.settings, self.home, clock=clock, environ=self.environ))
         loops = offered("loops", store, categories, self.home, self.clock)
@@ -332,11 +331,11 @@ class Basis:
         excepted = StandingExceptions(store, categories, tasks.task, log)
         specs = self._tools(workspace, messages, store, loops, subagents)
         engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
-        common: dict[str, Any] = {"store": store, "log": log, "failpoints": failpoints}
         parts = turns.Parts(
             **common,
+            store=store,
             engines=engines,
-            intervals=interval.Intervals(**common, engines=engines, narrowing=narrowing),
+            intervals=interval.Intervals(**common, store=store, engines=engines, narrowing=narrowing),
             mailboxes=mailboxes,
             agent_messages=messages,
             notifier=turns.Notifier(self.settings.notify, log, self.environ),

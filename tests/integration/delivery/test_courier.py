@@ -13,7 +13,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.constellation.delivery import outbox, targets
+from turnkeeper.constellation.delivery import hosts, outbox, targets
 from turnkeeper.constellation.delivery.__main__ import Courier
 from turnkeeper.constellation.delivery.follow import Follower, taken
 from turnkeeper.constellation.delivery.outbox import GATHERED, WAITING, Delivery
@@ -104,6 +104,21 @@ async def test_results_that_wait_for_the_digest_go_out_as_one(bench: Bench, hook
     assert set((await bench.states()).values()) == {"delivered"}
     await bench.round()
     assert len(hook.requests) == 1
+
+
+async def test_a_host_in_any_script_is_spelled_as_dns_spells_it_and_one_that_is_no_name_ends_no_other_delivery(
+    bench: Bench, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, port = hook.place.split(":")
+    real = hosts._resolve
+    monkeypatch.setattr(hosts, "_resolve", lambda _host, *given, **how: real(place, *given, **how))
+    bench.home.config.write_text(f'[delivery]\nallow = ["bücher.example:{port}"]\n')
+    bench.courier._allowed = frozenset({f"bücher.example:{port}"})
+    for name, host in (("books", "bücher.example"), ("none", "bücher..example")):
+        targets.FILE.add(bench.home, name, targets.Target(webhook=f"http://{host}:{port}/", on=("success",)))
+    await bench.put(bench.row("1", "none"), bench.row("2", "books"))
+    await bench.round()
+    assert [request.headers["host"] for request in hook.requests] == [f"xn--bcher-kva.example:{port}"]
 
 
 async def test_what_waits_for_a_target_that_was_removed_is_dropped(bench: Bench, hook: Hook) -> None:

@@ -90,7 +90,7 @@ class Courier:
                 await self._gather(row.target)
             else:
                 await self._send(row, known[row.target].at(row.address))
-        except TurnkeeperError as error:  # a daemon is away, or the list of targets cannot be read
+        except Exception as error:  # noqa: BLE001  such as a daemon that is away; it ends no other delivery
             again, why = self._clock.now() + timedelta(seconds=AGAIN_S), str(error)[:300]
             await self._store.run(lambda store: outbox.postpone(store, row, again, reason=why))
 

@@ -93,7 +93,7 @@ async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, 
         raise
     except Denied as error:
         raise Refused(str(error)) from error
-    except (TurnkeeperError, OSError, *_FAULTS) as error:
+    except (TurnkeeperError, OSError, ValueError, *_FAULTS) as error:
         return str(error) or type(error).__name__
 
 
@@ -108,13 +108,14 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Colle
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     found = await asyncio.to_thread(hosts.resolve, host, port, allowed)
     target = quote(f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}", safe=punctuation)
-    sent = {"Host": parts.netloc.rpartition("@")[2], "Content-Type": "application/json", **headers}
+    named = parts.netloc.rpartition("@")[2].encode("idna").decode()  # a name in any script, as DNS and TLS spell it
+    sent = {"Host": named, "Content-Type": "application/json", **headers}
     if parts.username:
         pair = f"{parts.username}:{parts.password or ''}".encode()
         sent["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
     where = httpcore2.URL(scheme=parts.scheme, host=found[0][4][0], port=port, target=target)
     async with httpcore2.AsyncConnectionPool(max_connections=1, ssl_context=ssl.create_default_context()) as pool:
-        how = {"sni_hostname": host}
+        how = {"sni_hostname": host.encode("idna").decode()}
         async with pool.stream("POST", where, headers=list(sent.items()), content=body, extensions=how) as answer:
             status = int(answer.status)
     if status == _OVER:
