@@ -5,7 +5,7 @@ Characters that a tag cannot hold are percent-encoded.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -18,6 +18,7 @@ from turnkeeper.v1.agent_runtime_pb2 import Turn
 _TAG, _JSON = "lg.", "lg.json."
 _LONGEST_TAG = 64
 LATER_TAG = "lg.later"
+_UNDER_WAY = frozenset({"waiting", "pending", "sent", "accepted"})  # outcomes of a fire that can still get a turn
 _OVERLAP = {"enqueue": "queue", "reject": "skip"}
 _OWN = frozenset({"name", "kind", "turnkeeper"})  # in a cron's metadata: facts about its task
 PERMITTED = frozenset(
@@ -79,10 +80,11 @@ def later_spec(asked: RunRequest, name: str, **where: Any) -> wire.TaskSpec:
     return spec
 
 
-def later_turn(task: wire.Task) -> Turn:
-    """Return a run that has not begun as a turn, from the task that starts it."""
+def later_turn(task: wire.Task, fires: Sequence[wire.Fire]) -> Turn:
+    """Return a run that has not begun as a turn, from the task that starts it and its fires without a turn."""
     spec, status = task.spec, {"active": "accepted", "paused": "accepted", "disabled": "cancelled"}
-    turn = Turn(turn_id=spec.name, task_name=spec.name, status=status.get(task.state, "failed"), error=task.reason)
+    said = "accepted" if any(fire.outcome in _UNDER_WAY for fire in fires) else status.get(task.state, "failed")
+    turn = Turn(turn_id=spec.name, task_name=spec.name, status=said, error=task.reason)
     for name in ("thread_id", "channel", "category", "graph", "run_json"):
         setattr(turn, name, getattr(spec, name))
     turn.started_at.CopyFrom(task.created_at)

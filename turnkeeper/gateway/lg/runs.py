@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 
 _BUSY = frozenset({"accepted", "running", "paused", "interrupted"})
 _KEPT = "its record stays"
-_CREATE = "start it with runs.create(), and join it once it runs"
 _REPLACED = "another run took its place"
 
 
@@ -128,7 +127,7 @@ class Runs(lg.Handlers):
             task = await runtime.GetTask(schedules.GetTaskRequest(name=run_id))
             fires = (await runtime.ListFires(schedules.ListFiresRequest(name=run_id, limit=1))).fires
             if not fires or not fires[0].turn_id:
-                return later_turn(task)
+                return later_turn(task, fires)
             turn_id = fires[0].turn_id
         found: wire.Turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=turn_id))
         return found
@@ -139,7 +138,7 @@ class Runs(lg.Handlers):
         open_ = [
             one for one in tasks if one.spec.thread_id == thread_id and one.state in {"active", "paused", "disabled"}
         ]
-        return [later_turn(one) for one in open_][::-1]
+        return [later_turn(one, ()) for one in open_][::-1]
 
     async def _cancel(self, runtime: Any, run_id: str, reason: str = "cancelled over the API") -> wire.Turn:
         """Cancel a run, also one that has not begun. Return its turn before that. Raises NotFound."""
@@ -299,21 +298,27 @@ class Runs(lg.Handlers):
             refused = Conflict if (await self._api.thread(runtime, thread.thread_id)).waiting else InvalidInput
             raise refused(followed.error or followed.status)
 
-    async def _started(
-        self, request: Request, *, follows: bool = True
-    ) -> tuple[Who, Any, Started, requests.RunRequest]:
-        """Start the run of a request. If its client `follows` the run, the run begins now."""
+    async def _started(self, request: Request) -> tuple[Who, Any, Started, requests.RunRequest]:
+        """Start the run of a request."""
         who, runtime = self._api.asks(request, Scope.WORK)
         key, thread_id = request.headers.get("idempotency-key", ""), request.path_params.get("thread_id", "")
-        body = await lg.read_body(request)
-        if follows and body.get("after_seconds"):
-            requests.refuse("after_seconds", "a run that begins later cannot be followed yet", _CREATE)
-        started, asked = await self.start(who, runtime, thread_id, body, key)
-        return who, runtime, started, asked
+        return who, runtime, *await self.start(who, runtime, thread_id, await lg.read_body(request), key)
+
+    async def _following(self, runtime: Any, started: Started, *, resumed: bool = False) -> lg.Followed:
+        """Return the run as it is followed. If the run begins later, wait until it begins, or is cancelled."""
+        clock, turn = self._api.gateway.clock, wire.Turn(turn_id=started.turn_id)
+        while LATER.fullmatch(turn.turn_id) and turn.status not in FINISHED:
+            await clock.sleep(lg.AWAY_S)
+            with suppress(Unreachable):  # a daemon that starts again answers again
+                turn = await self._find(runtime, started.turn_id)
+        followed = lg.Followed(runtime, clock, started.thread_id, turn.turn_id, resumed=resumed)
+        if LATER.fullmatch(turn.turn_id):
+            followed.status, followed.error, followed.ended = turn.status, turn.error, True
+        return followed
 
     async def create(self, request: Request) -> Response:
         """Start a run and answer immediately."""
-        _, runtime, started, _ = await self._started(request, follows=False)
+        _, runtime, started, _ = await self._started(request)
         return lg.reply(await self._run(runtime, started), headers=started.headers())
 
     async def _run(self, runtime: Any, started: Started) -> dict[str, Any]:
@@ -352,22 +357,22 @@ class Runs(lg.Handlers):
         A client that names no modes gets those that the run was started with, as a page does after a reload.
         """
         who, runtime = self._api.asks(request)
-        turn = _begun(await self._turn(runtime, request))
+        turn = await self._turn(runtime, request)
         run, started = json.loads(turn.run_json or "{}"), Started(turn.thread_id, turn.turn_id, "")
         modes = requests.read_modes(_modes_in(request) or run.get("stream_modes"))
-        events = RunStream(turn.turn_id, modes, subgraphs=bool(run.get("stream_subgraphs")))
+        inner = bool(run.get("stream_subgraphs"))
+        events = RunStream(turn.turn_id, modes, subgraphs=inner)
         query = f"?{request.url.query}" if request.url.query else ""
         over = turn.status in FINISHED and ("last-event-id" in request.headers or "values")
         told = self._events(who, runtime, started, events, resumed=False, skips=over)
-        return self._api.event_stream(told, started.headers(f"/stream{query}") | not_streamed(modes, False))
+        return self._api.event_stream(told, started.headers(f"/stream{query}") | not_streamed(modes, inner))
 
     async def _events(
         self, who: Who, runtime: Any, started: Started, events: RunStream, *, resumed: bool, skips: bool | str = False
     ) -> AsyncIterator[bytes]:
         """Yield a run's events; `skips` is True to send only the state at its end, or a mode that is left out."""
         yield written(events.begin())
-        clock, at = self._api.gateway.clock, (started.thread_id, started.turn_id)
-        followed = lg.Followed(runtime, clock, *at, resumed=resumed)
+        followed = await self._following(runtime, started, resumed=resumed)
         async with aclosing(followed.changes()) as changes:
             async for change in changes:
                 for one in events.take(change) if skips not in (True, change.mode) else ():
@@ -386,15 +391,14 @@ class Runs(lg.Handlers):
     async def join(self, request: Request) -> Any:
         """Answer with the thread's values once a run is over or waits."""
         who, runtime = self._api.asks(request)
-        turn = _begun(await self._turn(runtime, request))
+        turn = await self._turn(runtime, request)
         return self._values(who, runtime, Started(turn.thread_id, turn.turn_id, ""))
 
     def _values(self, who: Who, runtime: Any, started: Started, *, resumed: bool = False) -> Any:
         """Answer with the values. Until they are ready, send spaces to keep the connection open."""
-        at = started.thread_id, started.turn_id
-        followed = lg.Followed(runtime, self._api.gateway.clock, *at, resumed=resumed)
 
         async def values() -> AsyncIterator[bytes]:
+            followed = await self._following(runtime, started, resumed=resumed)
             async with aclosing(followed.changes()) as changes:
                 async for _ in changes:
                     yield b" "
@@ -505,13 +509,6 @@ class Runs(lg.Handlers):
     async def delete(self, request: Request) -> Response:
         need(request, Scope.WORK)
         requests.refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
-
-
-def _begun(turn: wire.Turn) -> wire.Turn:
-    """Return a turn that has begun, or waits in line. Raises Conflict for a run that begins later."""
-    if LATER.fullmatch(turn.turn_id):
-        raise Conflict("the run has not begun", where="run_id", hint="look at its status, and join it once it runs")
-    return turn
 
 
 def need_decide() -> None:
