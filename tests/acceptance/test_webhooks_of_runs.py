@@ -113,6 +113,9 @@ UNUSABLE = (
         "http://a\uff0fb/",
         "http://127.0.0.1/\u2028",
         "http://127.0\t.0.1/",
+        "http://127.0.0.1/in\r\nHost: elsewhere.example",
+        "http://127.0.0.1/in HTTP/1.1\nX-Key: forged",
+        "http://127.0.0.1/\0",
     ),
 )
 
@@ -138,8 +141,13 @@ def test_an_address_at_the_allowed_host_leads_nowhere_else(lg: Lg, hook: Hook) -
         f"http://{hook.place}\\@elsewhere.example/",
         f"http://{hook.place}@elsewhere.example/",
         f"http://someone:secret@{hook.place}/",
+        f"http://127.0.0.1%00.elsewhere.example:{port}/",
+        f"http://127.0.0.1%2eelsewhere.example:{port}/",
     ):
         assert "secret" not in lg.refused("POST", place, run(url), status=403)
+        thread = place.split("/")[2]
+        lg.ask("POST", "/runs/batch", [run(url) | {"thread_id": thread}], status=403)
+        lg.ask("POST", place, run("") | {"config": {"webhook": url}}, status=422)
     assert lg.ask("GET", place) == []
 
 
