@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from task_runner.model.fields import FIELDS, JSON, given, parse_instant
 from turnkeeper import console
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console.unseen import in_words
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
@@ -52,6 +53,8 @@ def task_row(task: Any) -> dict[str, Any]:
     values |= {
         field.name: json.loads(values[field.name]) for field in FIELDS if field.kind is JSON and field.name in values
     }
+    if "budget" in values:
+        values["budget"] = offered("shown budget", values["budget"]) or values["budget"]
     declared = {
         field.written_as: values.get(field.name, field.absent)
         for field in FIELDS

@@ -82,7 +82,15 @@ def test_a_budget_in_money_pauses_the_task_and_needs_a_price(constellation: Cons
     for home in constellation.homes:
         name_a_price(home, "1000000.0")
     constellation.command("turnkeeper", "task", "edit", "news", "--budget", "money_per_day=0.50")
-    assert constellation.ask("turnkeeper", "task", "show", "news")["budget"] == {"money_per_day": 500_000}
+    assert constellation.ask("turnkeeper", "task", "show", "news")["budget"] == {"money_per_day": 0.5}
+    file = constellation.home.root / "tasks.toml"
+    file.write_text(constellation.command("turnkeeper", "task", "export"))
+    assert '"money_per_day" = 0.5}' in file.read_text()
+    constellation.command("turnkeeper", "task", "apply", str(file))
+    file.write_text(file.read_text().replace("0.5}", "2500000}"))
+    refused = constellation.attempt("turnkeeper", "task", "apply", str(file))
+    assert (refused.returncode, "money_per_day cannot be 2500000" in refused.stderr) == (2, True)
+    assert constellation.ask("turnkeeper", "task", "show", "news")["budget"] == {"money_per_day": 0.5}
     constellation.command("turnkeeper", "task", "run", "news", "--wait")
     constellation.until(
         "the task to pause", lambda: constellation.ask("turnkeeper", "task", "show", "news")["state"] == "paused"

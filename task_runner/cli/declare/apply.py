@@ -14,6 +14,7 @@ from task_runner.model.fields import BY_NAME, given
 from turnkeeper import console
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -103,6 +104,8 @@ def _value(spec: Any, field: str) -> str:
         kind = spec.WhichOneof("schedule")
         return f"{kind} {getattr(spec, kind)}" if kind else "-"
     value = given(spec).get(field, BY_NAME[field].absent if field in BY_NAME else None)
+    if field == "budget":
+        value = offered("shown budget", value) or value
     if isinstance(value, dict):
         return text_of(dict(sorted(value.items()))) or "-"
     if isinstance(value, list):

@@ -8,9 +8,9 @@ from typing import Annotated, Any, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from task_runner.model.fields import EXCLUSIONS, FIELDS, JSON, SCHEDULES, given, put
+from task_runner.model.fields import EXCLUSIONS, FIELDS, JSON, LIMITS, SCHEDULES, given, put
 from task_runner.model.task import own_thread
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.config.toml_file import TomlFile, read_toml
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput
@@ -26,7 +26,7 @@ _TYPES: dict[Any, Any] = {
     bool: bool | None,
     int: Whole | None,
     object: dict[str, Any] | str | None,
-    dict[str, int]: dict[str, Whole],
+    dict[str, int]: dict[str, Whole | float],
 }
 
 
@@ -129,13 +129,24 @@ def _spec(table: Any, folder: Path) -> wire.TaskSpec:
             value = required("exclusions", value, folder)
         if field.kind is JSON and isinstance(value, dict):
             value = json.dumps(value, ensure_ascii=False, default=str)
+        if field.kind is LIMITS:
+            value = {key: _limit(key, limit) for key, limit in value.items()}
         if value is not None:
             put(spec, field.name, value)
     return spec
 
 
+def _limit(key: str, limit: float) -> int:
+    """Return a limit of a budget; an amount of money, such as 2.50, in millionths. Raises InvalidInput."""
+    amount: int | None = offered("amount of money", key, f"{limit:.6f}" if isinstance(limit, float) else str(limit))
+    if amount is None and (isinstance(limit, float) or offered("amount of money", key, "1") is not None):
+        raise InvalidInput(f"{key} cannot be {limit}", where="budget", hint="write a whole number, or money as 2.50")
+    return int(limit) if amount is None else amount
+
+
 def _table(spec: wire.TaskSpec) -> str:
     values = given(spec)
+    values |= {"budget": offered("shown budget", values["budget"]) or values["budget"]} if "budget" in values else {}
     for name in (field.name for field in FIELDS if field.kind is JSON and field.name in values):
         # TOML has no null, so a value that contains null stays JSON.
         values[name] = values[name] if "null" in values[name] else json.loads(values[name])

@@ -166,6 +166,11 @@ class Watch:
         self._seen_ns = changed_ns
 
 
+def shown(budget: Mapping[str, int]) -> dict[str, float]:
+    """Return a budget as files and JSON have it: an amount of money in the currency, not in millionths."""
+    return {key: limit / MILLION if key == MONEY else limit for key, limit in budget.items()}
+
+
 def amount_of(key: str, text: str) -> int | None:
     """Return an amount of money, such as 2.50, in millionths. None if it is none, or for another limit."""
     whole, point, part = text.partition(".")

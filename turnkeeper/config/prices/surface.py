@@ -10,6 +10,7 @@ SURFACE = Surface(
         "prices of a home": "turnkeeper.config.prices.prices:use",
         "check of prices": "turnkeeper.config.prices.prices:check",
         "amount of money": "turnkeeper.config.prices.prices:amount_of",
+        "shown budget": "turnkeeper.config.prices.prices:shown",
         "read prices": "turnkeeper.config.prices.prices:prices_of",
         "money of tokens": "turnkeeper.config.prices.prices:money_of",
         "trouble of the prices": "turnkeeper.config.prices.prices:trouble",
