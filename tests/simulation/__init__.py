@@ -8,6 +8,7 @@ await and starts again; connections break, hang, and lose answers; writes and sy
     python -m tests.simulation --seeds 0:100                    all kinds of faults, for half an hour each
     python -m tests.simulation --seeds 0:100 --faults writes    only writes that fail
     make simulate SEEDS=0:100
+    python -m tests.simulation.guards                           guards taken out, and the seeds until that is found
 
 A run is a script (:mod:`script`): tasks and faults, drawn from a seed. The same script gives the same trace, byte for
 byte, in any process. After the faults all is healed: tasks run on, are paused, and everything must come to its end. Then

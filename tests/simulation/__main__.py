@@ -67,7 +67,10 @@ def main(argv: list[str]) -> int:
                 say("    what the daemons await:")
                 for line in least.stuck:
                     say(f"      {line}")
-    say(f"{int(last) - int(first)} seeds, {bad} wrong; " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    say(
+        f"{int(last) - int(first)} seeds, {bad} wrong; "
+        + ", ".join(f"{counts[what]} {what}" for what in sorted(counts))
+    )
     return bool(bad)
 
 

@@ -307,12 +307,18 @@ def _s12_questions_are_decided(history: History) -> Iterator[str]:
             yield f"{who} expired before its time"
         elif row["decision"] not in {"", EXPIRED, said.get(row["interrupt_id"])}:
             yield f"{who} stands as {row['decision']}, and its author said {said.get(row['interrupt_id'])}"
+    asked = Counter(row["turn_id"] for row in history.rows["approved"])
+    called = Counter(
+        row["turn_id"] for row in history.rows["messages"] if '"page_propose"' in (row["tool_calls_json"] or "")
+    )
     approved = Counter(row["turn_id"] for row in history.rows["approved"] if row["decision"] == "approve")
     done = Counter(row["turn_id"] for row in history.rows["effects"] if row["scope"] == "page.propose")
     for turn in history.rows["turns"]:
         turn_id = turn["turn_id"]
         if turn["status"] == "succeeded" and done[turn_id] != approved[turn_id]:
             yield f"{turn_id} had {approved[turn_id]} approvals, and did {done[turn_id]} of the calls"
+        if turn["status"] == "succeeded" and called[turn_id] != asked[turn_id]:
+            yield f"{turn_id} made {called[turn_id]} calls outside its category, and asked {asked[turn_id]} times"
 
 
 def _s13_loops_go_on(history: History) -> Iterator[str]:

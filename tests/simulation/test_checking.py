@@ -316,6 +316,7 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "a question that expired early": ("S12", alter("approved", {"decision": "expired", "resolved_at_us": 1, "expires_at_us": 2})),
     "a decision that its author did not make": ("S12", deny),
     "a decision that stands otherwise than it was told": ("C10", deny),
+    "a call outside the category that asked nobody": ("S12", remove("approved", decision="reject")),
     "an approved call that was not done": ("S12", remove("effects", scope="page.propose")),
     "an approved call that was done twice": ("C4", repeat("candidates", {"candidate_id": "c-twice"})),
     "a proposal that no call made": ("C4", remove("effects", scope="summary.propose")),

@@ -6,7 +6,7 @@ become statuses by the server's own conversion.
 
 import asyncio
 import contextvars
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +49,7 @@ class Network:
         is_hung: True while connections take in everything and deliver nothing.
         loses: by method: how many of the next answers are lost, each with its connection; or, by `to METHOD`, requests
             of a stream.
+        lost: how many of each were lost.
     """
 
     def __init__(self, loop: Loop, seed: int) -> None:
@@ -57,6 +58,7 @@ class Network:
         self.server: Server | None = None
         self.is_cut = self.is_hung = False
         self.loses: dict[str, int] = {}
+        self.lost: Counter[str] = Counter()
         self.calls: dict[Call, None] = {}
 
     @property
@@ -76,6 +78,7 @@ class Network:
         left = self.loses.get(what, 0)
         self.loses[what] = max(0, left - 1)
         if left:
+            self.lost[f"lost {what}"] += 1
             self.loop.note("lost", what)
         return left > 0
 

@@ -35,6 +35,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 RISES_S = 10.0  # after the faults, processes that met one may still end, and start again
 LEAST_REST_S, MOST_REST_S = 0.1, 4.0  # before a process is started again
 SETTLES_S = 180.0  # after the tasks are paused, everything is at its end within so long
+COUNTED = ("fire.committed", "fire.sent", "fire.settled", "turn.started", "interrupt.raised")
 _UNENDED = "('running', 'interrupted', 'paused')"
 
 
@@ -277,6 +278,10 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
             world.loop.is_over = True
             asyncio.set_event_loop(None)
         counts = Counter({"refused writes": world.disk.failed, "virtual seconds": round(world.loop.time())})
+        counts += Counter(f"{fault.kind} faults" for fault in script.faults) + world.network.lost
+        counts += Counter(f"{act.kind}s asked" for act in script.acts)
+        names = Counter(event["event"] for event in world.events)
+        counts += Counter({f"{name} events": names[name] for name in COUNTED})
         outcome = Outcome(script, world.violations, world.loop.trace.hexdigest(), world.loop.lines or [], counts)
         outcome.stuck, outcome.history = world.stuck, world.history
         _end(world)
