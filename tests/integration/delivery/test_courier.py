@@ -121,6 +121,15 @@ async def test_a_host_in_any_script_is_spelled_as_dns_spells_it_and_one_that_is_
     assert [request.headers["host"] for request in hook.requests] == [f"xn--bcher-kva.example:{port}"]
 
 
+async def test_an_error_that_no_one_foresaw_postpones_its_own_delivery_and_no_other(bench: Bench, hook: Hook) -> None:
+    targets.FILE.add(bench.home, "odd", targets.Target(command="cat", on=("success",)))
+    targets.FILE.add(bench.home, "hook", targets.Target(webhook=bench.url, on=("success",)))
+    await bench.put(bench.row("1", "odd")._replace(body="{}"), bench.row("2", "hook"))
+    await bench.round()
+    assert [request.key for request in hook.requests] == ["2"]
+    assert (await bench.states())["success 1"] == WAITING
+
+
 async def test_what_waits_for_a_target_that_was_removed_is_dropped(bench: Bench, hook: Hook) -> None:
     await bench.put(bench.row("one", "gone"))
     await bench.round()
