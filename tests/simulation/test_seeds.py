@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation import script
 from tests.simulation.__main__ import main
+from tests.simulation.guards import GUARDS, found
 from tests.simulation.processes import StepWorker
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.script import Fault, Script, Task, drawn, smallest
@@ -81,6 +82,13 @@ def _undone(serve: object) -> object:
 
     without_commit.__wrapped__ = serve  # type: ignore[attr-defined]
     return without_commit
+
+
+@pytest.mark.parametrize("rule", GUARDS)
+def test_a_guard_that_is_taken_out_is_missed(rule: str) -> None:
+    seeds, invariant = found(rule, 10)
+    assert seeds, "no seed found it"
+    assert invariant
 
 
 def test_bad_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
