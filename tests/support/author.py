@@ -97,6 +97,7 @@ HANDLERS = {"/echo": echo, "/whoami": whoami, "/surroundings": surroundings, "/r
 routes = [Route(path, handler, methods=["GET", "POST"]) for path, handler in HANDLERS.items()]
 SHADOWS = ("/threads", "/threads/{id}", "/assistants/search", "/ok", "/store/items")
 routes += [Route(path, shadow, methods=["GET", "PUT", "POST", "DELETE"]) for path in SHADOWS]
+routes.append(Route("/{rest:path}", echo))  # whatever else arrives
 app = Starlette(routes=routes)
 """
 GRAPH = """

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 
+from agent_runtime.graph.foreign.project import findings
 from tests.support import author
 from tests.support.machines import new_home
 from tests.support.program import PROJECT
@@ -276,6 +277,16 @@ def test_the_project_is_off_by_default(tmp_path: Path) -> None:
         key = web.key("owner")
         assert web.ask("/lg/echo", x_api_key=key).status == 404
         assert web.ask("/lg/threads", authorization="Bearer user-ada").status == 401
+
+
+def test_what_a_project_names_and_the_home_does_not_serve_is_a_finding(tmp_path: Path) -> None:
+    with new_home() as home:
+        configure(home, author.write(tmp_path))
+        ((what, fix),) = findings(home)
+        assert what == "langgraph.json names HTTP routes (http.app) and a login (auth), which are not served"
+        assert "[project]" in fix
+        configure(home, author.write(tmp_path) + "[project]\nenabled = true\n")
+        assert not list(findings(home))
 
 
 @pytest.mark.parametrize(
