@@ -76,6 +76,13 @@ async def said(bench: Bench) -> str:
     return "\n".join(message.text for turn in await bench.conversation() for message in turn.messages)
 
 
+async def says(bench: Bench, text: str) -> None:
+    """Wait until the conversation says this; a turn may stop a moment before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while text not in await said(bench):
+            await look_again()
+
+
 def problems(bench: Bench) -> dict[str, str]:
     found: dict[str, str] = json.loads((bench.home.run / "tools.json").read_text())
     return found
@@ -93,7 +100,7 @@ async def test_a_granted_tool_is_called_without_a_question(bench: Bench, desk: F
     bench.script["go"] = [calls((NOTE, {"text": "a"}))]
     assert STATES.Name((await bench.run()).state) == "SUCCEEDED"
     assert desk.calls == [{"note": {"text": "a"}}]
-    assert '{"from": "mcp:desk.note", "result": "done by the desk"}' in await said(bench)
+    await says(bench, '{"from": "mcp:desk.note", "result": "done by the desk"}')
 
 
 async def test_a_tool_that_no_category_grants_asks_with_its_arguments(bench: Bench, desk: Folder) -> None:
@@ -123,7 +130,7 @@ async def test_a_tool_that_says_something_else_asks_again_although_it_is_granted
     event = await bench.run()
     assert STATES.Name(event.state) == "INTERRUPTED"
     assert desk.calls == [], "the call on the way was not sent"
-    assert "has just changed" in await said(bench)
+    await says(bench, "has just changed")
     (asked,) = await bench.pending()
     assert why in asked.question
     assert why in asked.once_only, "no standing exception for what was not accepted"
@@ -144,14 +151,14 @@ async def test_an_approval_is_for_what_the_tool_said_when_it_was_asked(bench: Be
     await bench.resolve(asked.interrupt_id, "approve")
     await bench.stopped(event.turn_id, after=event.sequence)
     assert desk.calls == []
-    assert "has just changed" in await said(bench)
+    await says(bench, "has just changed")
 
 
 async def test_a_tool_under_another_name_is_another_tool(bench: Bench, desk: Folder) -> None:
     bench.script["go"] = [calls((NOTE, {"text": "a"})), calls((f"{NOTE}s", {"text": "a"}))]
     desk.offer({**ADD, "name": "notes"})
     assert STATES.Name((await bench.run()).state) == "INTERRUPTED"
-    assert "desk does not offer note any more; nothing was sent" in await said(bench)
+    await says(bench, "desk does not offer note any more; nothing was sent")
     (asked,) = await bench.pending()
     assert asked.missing_scope == "tool:mcp__desk__notes"
     assert desk.calls == []
@@ -187,7 +194,7 @@ async def test_after_a_server_died_in_a_call_its_next_call_asks(bench: Bench, de
     event = await bench.run()
     assert STATES.Name(event.state) == "INTERRUPTED"
     assert desk.calls == [{"note": {"text": "a"}}]
-    assert "it may have had its effect" in await said(bench)
+    await says(bench, "it may have had its effect")
     (asked,) = await bench.pending()
     assert (asked.kind, asked.allows_text) == ("question", False)
     assert "An earlier call of desk in this turn began" in asked.question
@@ -237,7 +244,7 @@ async def test_a_server_that_does_not_answer_a_call_is_given_up_and_its_call_cou
     await bench.resolve(asked.interrupt_id, "answer", message="leave it")
     assert STATES.Name((await bench.stopped(event.turn_id, after=event.sequence)).state) == "SUCCEEDED"
     assert desk.calls == [{"note": {"text": "a"}}]
-    assert "the author left it" in await said(bench)
+    await says(bench, "the author left it")
 
 
 @pytest.mark.parametrize(("answer", "sent"), [("run it", 2), ("leave it", 1)])
@@ -271,7 +278,7 @@ async def test_a_server_that_never_answers_delays_no_start_and_no_other_turn(
     assert STATES.Name((await bench.run(2, task="b", thread_id="thread-b", prompt="another")).state) == "SUCCEEDED"
     assert STATES.Name((await bench.stopped(receipt.turn_id)).state) == "SUCCEEDED"
     assert "it does not answer in time" in await looked(bench, "desk")
-    assert "nothing was sent" in await said(bench)
+    await says(bench, "nothing was sent")
     assert desk.calls == []
 
 
@@ -355,7 +362,7 @@ async def test_a_secret_reaches_the_server_and_nobody_else(
     await bench.crash()
     bench.script["go"] = [calls((NOTE, {"text": "a"}))]
     await bench.run()
-    assert "done by the owner of [secret]" in await said(bench)
+    await says(bench, "done by the owner of [secret]")
     files = [path.read_bytes() for path in bench.home.root.rglob("*") if path.is_file()]
     assert not [data for data in files if b"sesame" in data]
 
