@@ -31,6 +31,7 @@ from typing import Any
 
 from agent_runtime.model.approval import EXPIRED
 from examples.demo.history import Violation
+from task_runner.planner.self_paced import DEFAULT_DELAY
 from tests.integration.cluster import checking as cluster
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit import records, verify
@@ -328,11 +329,17 @@ def _s13_loops_go_on(history: History) -> Iterator[str]:
         wakes = [entry for entry in history.rows["ledger"] if entry["task_id"] == task["id"]]
         begun = sorted((e for e in wakes if e["started_us"]), key=lambda entry: entry["entry_id"])
         for before, after in pairwise(begun):
-            if before["ended_us"] is None or after["due_us"] + history.back_us < before["ended_us"] + pause_s * _US:
+            if before["ended_us"] is None or after["due_us"] + history.back_us < _wakes_us(before, pause_s):
                 yield f"{after['fire_id']} was due before the pause after {before['fire_id']} was over"
-        newest = max((entry["ended_us"] or 0 for entry in begun), default=task["created_us"])
-        if newest + pause_s * _US + _RISES_US < history.paused_us:
-            yield f"{task['name']} has not gone on for {(history.paused_us - newest) // _US} s"
+        wakes_us = _wakes_us(begun[-1], pause_s) if begun else task["created_us"] + pause_s * _US
+        if wakes_us + _RISES_US < history.paused_us:
+            yield f"{task['name']} was to wake {(history.paused_us - wakes_us) // _US} s ago"
+
+
+def _wakes_us(entry: Record, pause_s: int) -> int:
+    """Return when a loop wakes after a fire: later if its turn was cancelled, as it asked for no other time."""
+    pause_us = round(DEFAULT_DELAY.total_seconds() * _US) if entry["outcome"] == "cancelled" else pause_s * _US
+    return int(entry["ended_us"] or 0) + pause_us
 
 
 def _s14_records_verify(history: History) -> Iterable[str]:
