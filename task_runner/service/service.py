@@ -478,6 +478,7 @@ def _fires_shown(session: Session, entries: Iterable[model.Fire]) -> list[wire.F
 # Fields of a task, and of its fires, that its graph reads or that name its graph.
 _GIVEN = ("prompt", "payload_json", "thread_id", *model.OF_GRAPH)
 _DEADLINE_S = 1.0
+_LOADING_S = 5.0  # a runtime that answers may first import the package of a model
 _KNOWN_FOR_S = 5.0
 
 
@@ -497,22 +498,19 @@ class Names:
         """
         hosted = given is not None and model.HOSTED.fullmatch(given.agent)  # an agent in a terminal runs no graph
         inputs = [FireRequest(**{name: getattr(given, name) for name in _GIVEN})] if hosted else []
-        return [*await self._check_categories(categories), *await self._check_graphs(graphs - {""}, inputs)]
+        warnings = await self._check_categories(categories)
+        within_s = _DEADLINE_S if warnings else _LOADING_S
+        return warnings + await self._check_graphs(graphs - {""}, inputs, within_s)
 
-    async def _check_graphs(self, names: set[str], inputs: list[FireRequest]) -> list[str]:
+    async def _check_graphs(self, names: set[str], inputs: list[FireRequest], within_s: float) -> list[str]:
         if not names and not inputs:
             return []
         try:
-            known, unread = await self._runtime.graphs(_DEADLINE_S, inputs)
+            known, unread = await self._runtime.graphs(within_s, inputs)
         except InvalidInput:
             raise
         except TurnkeeperError:
-            if not names:
-                return []  # a task may be made while the runtime is away
-            asked = (
-                f"agent-runtime does not answer: whether the graph {', '.join(sorted(names))} exists was not checked"
-            )
-            return [f"{asked}; an unknown one stops the task later"]
+            return [_unchecked(f"the graph {', '.join(sorted(names))}")] if names else []
         for name in sorted(names):
             if name not in known:
                 raise InvalidInput(f"unknown graph {name!r}", where="graph", hint=meant(name, known))
@@ -527,13 +525,16 @@ class Names:
         try:
             self._known = await self._runtime.categories(_DEADLINE_S)
         except TurnkeeperError:
-            asked = f"agent-runtime does not answer: whether category {', '.join(sorted(names))} exists was not checked"
-            return [f"{asked}; an unknown one stops the task later"]
+            return [_unchecked(f"category {', '.join(sorted(names))}")]
         self._asked_at = steady
         if unknown := sorted(names - self._known):
             hint = f"known are: {', '.join(sorted(self._known)) or 'none'}"
             raise InvalidInput(f"unknown category {unknown[0]!r}", where="category", hint=hint)
         return []
+
+
+def _unchecked(what: str) -> str:
+    return f"agent-runtime does not answer: whether {what} exists was not checked; an unknown one stops the task later"
 
 
 # What the service requires of its callers.

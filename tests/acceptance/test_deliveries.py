@@ -255,6 +255,9 @@ def test_adding_or_testing_a_target_says_what_keeps_real_results_from_it(constel
     with delivering(constellation):
         done = constellation.attempt("turnkeeper", "deliver", "add", "bob", "--command", "true", "--task", "newz")
         assert (done.returncode, "warning: there is no task newz yet" in done.stderr) == (0, True)
+        constellation.command("turnkeeper", "task", "delete", "news")
+        done = constellation.attempt("turnkeeper", "deliver", "add", "eve", "--command", "true", "--task", "news")
+        assert "warning: there is no task news yet" in done.stderr
         assert "older settings" not in constellation.attempt("turnkeeper", "deliver", "test", "ada").stderr
         allow(constellation, "nas.local")
         said = constellation.attempt("turnkeeper", "deliver", "test", "ada").stderr

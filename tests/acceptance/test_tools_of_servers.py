@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,7 +118,9 @@ def test_the_offline_model_calls_a_tool_that_a_prompt_names_so_that_it_can_be_tr
     start = f"import runpy, sys\nsys.argv[1:] = [{str(desk.path)!r}]\n"
     (tmp_path / "desk.py").write_text(f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n")
     monkeypatch.chdir(tmp_path)
-    stopped.command("turnkeeper", "tools", "add", "desk", "--command", f"{sys.executable} desk.py")
+    long = json.dumps({"path": "./" + 300 * "a"})
+    stopped.command("turnkeeper", "tools", "add", "desk", "--command", f"{sys.executable} desk.py '{long}'")
+    assert long in tomllib.loads(stopped.home.config.read_text())["mcp_servers"]["desk"]["args"]
     stopped.start()
     prompt = 'Note it.\nuse mcp:desk.note: {"text": "bread"}\nuse mcp:desk.read\nuse tools:water: now'
     stopped.create("jot", "--every", "365d", "--category", "loop", "--prompt", prompt)

@@ -141,7 +141,8 @@ class Observers:
             if not hasattr(one, "look"):
                 one.keep()
             elif last is None or last.done():
-                self._looks[one] = asyncio.create_task(_look(one, log, last.result() if last else ""))
+                before = "" if last is None or last.cancelled() else last.result()
+                self._looks[one] = asyncio.create_task(_look(one, log, before))
 
     def close(self) -> None:
         for look in self._looks.values():

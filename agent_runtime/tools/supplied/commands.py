@@ -6,6 +6,7 @@ home's `tools.json`, which the daemon reads when it starts.
 
 import asyncio
 import shlex
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,7 +80,9 @@ def add(
 
 def _whole(word: str) -> str:
     """Return the whole path if a word of a command names a file of the current folder, else the word."""
-    return str(Path(word).absolute()) if {".", "/"} & {*word} and Path(word).is_file() else word
+    with suppress(OSError):  # a long word can name no file
+        return str(Path(word).absolute()) if {".", "/"} & {*word} and Path(word).is_file() else word
+    return word
 
 
 @app.command("accept")

@@ -138,9 +138,13 @@ def _spec(table: Any, folder: Path) -> wire.TaskSpec:
 
 def _limit(key: str, limit: float) -> int:
     """Return a limit of a budget; an amount of money, such as 2.50, in millionths. Raises InvalidInput."""
-    amount: int | None = offered("amount of money", key, f"{limit:.6f}" if isinstance(limit, float) else str(limit))
-    if amount is None and (isinstance(limit, float) or offered("amount of money", key, "1") is not None):
-        raise InvalidInput(f"{key} cannot be {limit}", where="budget", hint="write a whole number, or money as 2.50")
+    is_money = offered("amount of money", key, "1") is not None
+    if is_money is not isinstance(limit, float):
+        hint = "write an amount such as 2.50; earlier versions wrote millionths" if is_money else "write a whole number"
+        raise InvalidInput(f"{key} cannot be {limit}", where="budget", hint=hint)
+    amount: int | None = offered("amount of money", key, f"{limit:.6f}")
+    if is_money and amount is None:
+        raise InvalidInput(f"{key} cannot be {limit}", where="budget", hint="write an amount such as 2.50")
     return int(limit) if amount is None else amount
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from task_runner.dispatcher.flows.prompts import LONGEST, names_before
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.events import SUCCEEDED, Event
-from task_runner.model.task import Definition, Outcome, Task, thread_of
+from task_runner.model.task import Definition, Outcome, Task, TaskState, thread_of
 from task_runner.store.store import Session, Store
 from turnkeeper.errors import NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -37,7 +37,8 @@ def before(task: Task) -> Sequence[str]:
 def missing(session: Session, definition: Definition) -> list[str]:
     """Return a warning for each name of `--after` that no other task has, because the new task waits for it."""
     names = names_before(definition.on.filters if definition.on is not None else ())
-    gone = [name for name in names if session.tasks.find(name) is None]
+    found = {name: session.tasks.find(name) for name in names}
+    gone = [name for name, task in found.items() if task is None or task.state is TaskState.DELETED]
     return [
         f"no other task is named {name[:70]}, and this one waits for it; see: turnkeeper task list" for name in gone
     ]

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from google.rpc import code_pb2
 
 from task_runner.cli.declare.task_file import read_declarations
 from task_runner.service import task_spec
+from task_runner.service.service import Names
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, refuse
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.v1 import schedules_pb2 as wire
 
 GIVEN = {"context_json": '{"unit": "mm"}', "config_json": '{"model": "small"}', "input_json": '{"depth": 2}'}
@@ -199,3 +201,27 @@ def test_a_task_file_says_what_is_asked_or_what_the_graph_is_given(tmp_path: Pat
     (declared,) = read_declarations([file])
     assert (declared.spec.graph, declared.spec.prompt) == ("research", "")
     assert json.loads(declared.spec.input_json) == {"depth": 2}
+
+
+@pytest.mark.parametrize(("answers", "deadlines_s"), [(True, [1.0, 5.0]), (False, [1.0, 1.0])], ids=["there", "away"])
+async def test_a_runtime_that_answers_has_the_time_to_import_the_package_of_a_tasks_model(
+    rig: Rig, *, answers: bool, deadlines_s: list[float]
+) -> None:
+    """Otherwise the first task with a model that cannot be used would be accepted without a check."""
+    asked: list[float] = []
+
+    class Asked:
+        async def categories(self, deadline_s: float) -> frozenset[str]:
+            asked.append(deadline_s)
+            if not answers:
+                raise Unreachable("it is not running")
+            return frozenset({"loop"})
+
+        async def graphs(self, deadline_s: float, _inputs: Any) -> tuple[dict[str, str], list[str]]:
+            asked.append(deadline_s)
+            return {}, []
+
+    await rig.create()
+    task = await rig.store.read(lambda session: session.tasks.find("digest"))
+    await Names(cast(Any, Asked()), rig.clock).check({"loop"}, set(), task and task.definition)
+    assert asked == deadlines_s

@@ -128,3 +128,5 @@ async def test_a_new_task_that_waits_for_a_name_of_no_other_task_is_warned_of_it
     assert "no other task is named tset, and this one waits for it" in await told("deploy", "lint,tset")
     assert "no other task is named own" in await told("own", "own")
     assert "waits for it" not in await told("deploy", "lint")
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="lint"))
+    assert "no other task is named lint" in await told("deploy", "lint")

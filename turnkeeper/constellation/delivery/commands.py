@@ -122,7 +122,8 @@ def _unknown(place: Home, names: Iterable[str]) -> list[str]:
 
 def _is_task(caller: Caller, name: str) -> bool:
     try:
-        return bool(caller.GetTask(schedules.GetTaskRequest(name=name)).spec.name == name)
+        found = caller.GetTask(schedules.GetTaskRequest(name=name))
+        return bool(found.spec.name == name and found.state != "deleted")
     except NotFound:
         return False
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -306,11 +306,15 @@ class Runs(lg.Handlers):
 
     async def _following(self, runtime: Any, started: Started, *, resumed: bool = False) -> lg.Followed:
         """Return the run as it is followed. If the run begins later, wait until it begins, or is cancelled."""
-        clock, turn = self._api.gateway.clock, wire.Turn(turn_id=started.turn_id)
+        clock, turn, away = self._api.gateway.clock, wire.Turn(turn_id=started.turn_id), 0
         while LATER.fullmatch(turn.turn_id) and turn.status not in FINISHED:
             await clock.sleep(lg.AWAY_S)
-            with suppress(Unreachable):  # a daemon that starts again answers again
-                turn = await self._find(runtime, started.turn_id)
+            try:
+                turn, away = await self._find(runtime, started.turn_id), 0
+            except Unreachable:  # a daemon that starts again answers again
+                away += 1
+                if away > lg.LONGEST_AWAY:
+                    raise
         followed = lg.Followed(runtime, clock, started.thread_id, turn.turn_id, resumed=resumed)
         if LATER.fullmatch(turn.turn_id):
             followed.status, followed.error, followed.ended = turn.status, turn.error, True

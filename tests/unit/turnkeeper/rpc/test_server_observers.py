@@ -86,6 +86,18 @@ async def test_a_failed_look_is_logged_once_for_each_reason_and_repeated_at_the_
     assert list(reasons(home)) == ["OSError: no room", "KeyError: 'x'", "KeyError: 'x'"]
 
 
+async def test_a_look_that_was_cancelled_is_followed_by_another(log: EventLog) -> None:
+    watch = Watch()
+    observers = of(watch)
+    observers.keep(log)
+    await look_again()
+    observers._looks[watch].cancel()
+    await asyncio.wait(observers._looks.values())
+    watch.ends.set()
+    await beat(observers, log)
+    assert watch.looks == 2
+
+
 def reasons(home: Home) -> Iterator[str]:
     for record in read_events(home.logs):
         assert (record["event"], record["observer"]) == ("look.failed", __name__)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.support.clock import ManualClock
-from turnkeeper.errors import InvalidInput, NotFound
-from turnkeeper.gateway.lg.api import Api, assistant_id, ordered, page_of, selected
+from turnkeeper.errors import InvalidInput, NotFound, Unreachable
+from turnkeeper.gateway.lg.api import LONGEST_AWAY, Api, assistant_id, ordered, page_of, selected
+from turnkeeper.gateway.lg.runs import Runs, Started
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
@@ -80,3 +81,21 @@ def test_a_list_has_the_order_and_the_fields_that_are_asked_for() -> None:
     with pytest.raises(InvalidInput):
         ordered(rows, {"sort_by": "c"}, "a")
     assert selected(rows[0], ["b"]) == {"b": "x"}
+
+
+async def test_whoever_waits_for_a_run_that_begins_later_is_told_in_the_end_that_a_daemon_stays_away(api: Api) -> None:
+    class Away:
+        looks = 0
+
+        async def GetTask(self, _request: Any) -> None:
+            self.looks += 1
+            raise Unreachable("task-runner is not running")
+
+    api.gateway.clock = SimpleNamespace(sleep=_at_once)
+    runtime = Away()
+    with pytest.raises(Unreachable):
+        await Runs(api)._following(runtime, Started("t", f"run-{0:032x}", ""))
+    assert runtime.looks == LONGEST_AWAY + 1
+
+
+async def _at_once(_seconds: float) -> None: ...
