@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from langgraph_sdk import get_sync_client
+from starlette.requests import Request
 
 from tests.support import author
 from tests.support.langgraph import Lg, said
@@ -15,15 +17,21 @@ from tests.support.postgres import Server
 from tests.support.project import project_of
 from tests.support.web import configure, serving
 from turnkeeper.bus.event_log import read_events
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.settings import load_settings
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.gateway.calls import Gateway, Who
+from turnkeeper.gateway.keys import Scope
+from turnkeeper.gateway.lg import api
+from turnkeeper.gateway.lg.threads import Threads
 
 pytestmark = pytest.mark.process
 OWNED = "/threads/{}/state", "/threads/{}/history", "/threads/{}/runs", "/threads/{}", "/threads/{}/stream"
 
 
-@pytest.fixture(scope="module")
-def lg(postgres_server: Server | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lg]:
-    settings = author.write(tmp_path_factory.mktemp("project")) + "[project]\nenabled = true\n"
-    with new_home() as home, constellation_on(postgres_server, home) as constellation:
+def served(server: Server | None, folder: Path, more: str = "") -> Iterator[Lg]:
+    settings = author.write(folder) + "[project]\nenabled = true\n" + more
+    with new_home() as home, constellation_on(server, home) as constellation:
         for one in constellation.homes:
             configure(one, settings)
         constellation.start()
@@ -31,6 +39,18 @@ def lg(postgres_server: Server | None, tmp_path_factory: pytest.TempPathFactory)
             made = Lg(constellation, web)
             yield made
             made.http.close()
+
+
+@pytest.fixture(scope="module")
+def lg(postgres_server: Server | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lg]:
+    yield from served(postgres_server, tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def decides(postgres_server: Server | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lg]:
+    """A home whose users may decide."""
+    folder = tmp_path_factory.mktemp("decides")
+    yield from served(postgres_server, folder, more='scopes = ["read", "chat", "decide"]\n')
 
 
 def headers(name: str) -> dict[str, str]:
@@ -123,6 +143,23 @@ def test_a_search_never_shows_another_users_threads(lg: Lg, search: dict[str, An
     assert ask(lg, "eve", "POST", "/threads/count", {}).json() == listed["total"]
 
 
+async def test_threads_that_a_user_does_not_see_do_not_count_among_those_that_a_search_reads(
+    lg: Lg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MOST_READ", 2)
+    monkeypatch.setattr(api, "PAGE", 2)
+    thread_of(lg, "zoe")
+    for _ in range(5):
+        thread_of(lg, "ada")
+    settings, about = load_settings(lg.web.home), {"type": "http", "method": "GET", "headers": [], "query_string": b""}
+    gateway = Gateway(lg.web.home, settings, None, clock=SystemClock(), entropy=SystemEntropy())  # type: ignore[arg-type]
+    for name, total in (("zoe", 1), ("ada", 2), ("nobody", 0)):
+        who = Who(surface="api", scope=Scope.READ, key=f"user.{name}", is_guest=True, filters=[{"owner": name}])
+        answer = await Threads(api.Api(gateway), None).listed(Request({**about, "who": who}))  # type: ignore[arg-type]
+        assert json.loads(answer.body)["total"] == total
+    await gateway.close()
+
+
 def test_creating_a_thread_that_another_user_has_does_not_show_it(lg: Lg) -> None:
     thread_id = thread_of(lg, "ada", secret="words")
     for how in ("do_nothing", "raise"):
@@ -198,6 +235,50 @@ def test_a_user_decides_nothing_unless_the_settings_say_so(lg: Lg) -> None:
     run = {"assistant_id": "agent", "command": {"resume": "yes"}}
     answer = ask(lg, "ada", "POST", f"/threads/{thread_of(lg, 'ada')}/runs", run)
     assert (answer.status_code, "may not decide" in answer.text) == (403, True)
+
+
+def test_a_decision_without_an_id_needs_that_its_user_was_shown_the_question(decides: Lg) -> None:
+    place = f"/threads/{thread_of(decides, 'ada')}"
+
+    def run(**given: Any) -> httpx.Response:
+        return ask(decides, "ada", "POST", f"{place}/runs", {"assistant_id": "agent", **given})
+
+    assert run(input=said("ask twice")).status_code == 200
+    for question in ("May I water the beds?", "May I clear the garden?"):
+        waits = lambda asked=question: asked in json.dumps(decides.ask("GET", place)["interrupts"])  # noqa: E731
+        assert SystemClock().poll(waits, timeout_s=60, every_s=0.05)
+        unseen = run(command={"resume": "no"})
+        assert unseen.status_code == 409, unseen.text
+        assert question in ask(decides, "ada", "GET", f"{place}/state").text
+        assert run(command={"resume": "yes"}).status_code == 200
+    ends = lambda: "You said yes and yes" in decides.http.get(f"{place}/state").text  # noqa: E731
+    assert SystemClock().poll(ends, timeout_s=60, every_s=0.05)
+
+
+def test_what_a_handler_removes_or_changes_of_a_run_counts(lg: Lg) -> None:
+    run = {"assistant_id": "agent", "input": said("my role"), "config": {"configurable": {"role": "admin"}}}
+    for name, role in (("ada", "admin"), ("strict", "nobody")):
+        answer = ask(lg, name, "POST", f"/threads/{thread_of(lg, name)}/runs/wait", run)
+        assert answer.json()["messages"][-1]["content"] == f"You said {role}"
+    missing = "/threads/22222222-2222-4333-8444-555555555555/runs/wait"
+    assert ask(lg, "strict", "POST", missing, {**run, "if_not_exists": "create"}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/threads", "/threads/search", "/runs/wait", "/assistants/search"])
+def test_handlers_are_asked_only_about_bodies_that_the_api_would_accept(lg: Lg, path: str) -> None:
+    run = {"assistant_id": "agent", "input": said("hello")} if "runs" in path else {}
+    assert ask(lg, "ada", "POST", path, {**run, "metadata": None}).status_code == 200
+    for wrong in (5, [1], "words"):
+        answer = ask(lg, "ada", "POST", path, {**run, "metadata": wrong})
+        assert (answer.status_code, "is not an object" in answer.text) == (422, True), answer.text
+
+
+def test_a_command_is_checked_as_a_run_is(lg: Lg) -> None:
+    place = f"/threads/{thread_of(lg, 'ada')}/commands"
+    params = {"assistant_id": "agent", "input": said("hello")}
+    for metadata, status in ((None, 200), (5, 422)):
+        command = {"id": 1, "method": "run.start", "params": {**params, "metadata": metadata}}
+        assert ask(lg, "ada", "POST", place, command).status_code == status
 
 
 def test_equal_ids_of_requests_of_two_users_are_two_requests(lg: Lg) -> None:

@@ -35,6 +35,13 @@ async def threads(ctx, value):
         return {"owner": {"$like": "o%"}}
     return own(ctx, value)
 
+@auth.on.threads.create_run
+async def create_run(ctx, value):
+    if ctx.user.identity == "strict":  # this user chooses no role, and no run creates a thread
+        value["kwargs"].pop("config")
+        value["if_not_exists"] = "reject"
+    return own(ctx, value)
+
 @auth.on.threads.delete
 async def delete(ctx, value):
     return False
@@ -102,10 +109,20 @@ app = Starlette(routes=routes)
 """
 GRAPH = """
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+def answer(state: MessagesState, config: RunnableConfig):
+    said = state["messages"][-1].text
+    if said == "ask twice":
+        said = f"{interrupt('May I water the beds?')} and {interrupt('May I clear the garden?')}"
+    if said == "my role":
+        said = config["configurable"].get("role", "nobody")
+    return {"messages": [AIMessage(f"You said {said}")]}
 
 builder = StateGraph(MessagesState)
-builder.add_node("answer", lambda state: {"messages": [AIMessage(f"You said {state['messages'][-1].text}")]})
+builder.add_node("answer", answer)
 builder.add_edge(START, "answer")
 graph = builder.compile()
 """

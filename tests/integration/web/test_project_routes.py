@@ -133,6 +133,24 @@ def test_the_process_of_the_project_has_no_secret_of_the_home(served: Served, tm
     assert not [one for text in secrets for one in re.findall(r"[0-9a-f]{64}", text) if one in str(said)]
 
 
+def test_what_sets_a_variable_at_each_start_does_not_start_the_process_again_for_ever(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        f"with open({str(starts)!r}, 'a+') as file:\n"
+        "    file.write('x')\n"
+        "    if file.tell() > 4:\n"
+        "        os._exit(1)\n"
+        "os.environ['SET_AT_EACH_START'] = 'yes'\n"
+    )
+    with new_home() as home:
+        configure(home, author.write(tmp_path) + "[project]\nenabled = true\n")
+        project = Project(home)
+        project.start(PYTHONPATH=str(tmp_path))
+        project.stop()
+    assert starts.read_text() == "xx"
+
+
 def test_a_redirect_is_passed_on_and_never_followed(served: Served) -> None:
     with Web.listening() as port:
         answer = served.ask(f"/lg/redirect?to=http://127.0.0.1:{port}/internal")

@@ -26,7 +26,8 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _DEEPEST = 128  # nesting levels of a body: an edited tool call may have 100
 MOST_LISTED = 1000  # threads or crons in one answer
-MOST_READ = 5000  # newest threads that a search reads
+MOST_READ = 5000  # newest threads that a search reads; its caller may see each
+PAGE = 500  # threads in one answer of the daemon
 LOOK_S = 1.0  # seconds between polls of a turn that its conversation does not show
 AWAY_S = 0.5  # seconds between attempts to reach a daemon that is away
 LONGEST_AWAY = 240  # attempts before a stream is closed

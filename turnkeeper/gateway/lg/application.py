@@ -15,7 +15,7 @@ from turnkeeper import errors
 from turnkeeper.config.surfaces import offered
 from turnkeeper.gateway.calls import Gateway, Offered, status_of
 from turnkeeper.gateway.lg.api import Api
-from turnkeeper.gateway.lg.requests import NoGraph, Unsupported
+from turnkeeper.gateway.lg.requests import NoGraph, Unsupported, checked
 from turnkeeper.gateway.lg.runs import Runs
 from turnkeeper.gateway.lg.store import Store
 from turnkeeper.gateway.lg.tasks import Assistants, Crons
@@ -65,4 +65,4 @@ def routes(api: Api) -> list[BaseRoute]:
 def surface(gateway: Gateway) -> Offered:
     handlers = {errors.TurnkeeperError: _refused, HTTPException: _unknown}
     app = Starlette(routes=routes(Api(gateway)), exception_handlers=handlers)
-    return offered("project of clients", gateway, app, _refused) or Offered(app)
+    return offered("project of clients", gateway, app, _refused, checked) or Offered(app)

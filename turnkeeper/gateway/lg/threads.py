@@ -126,17 +126,15 @@ class Threads:
         known: dict[str, wire.Thread] = {}
         found, cursor = [], "-"
         while cursor and len(known) < lg.MOST_READ:
-            page = await runtime.ListThreads(wire.ListThreadsRequest(limit=500, cursor=cursor.strip("-")))
+            page = await runtime.ListThreads(wire.ListThreadsRequest(limit=lg.PAGE, cursor=cursor.strip("-")))
             cursor = page.next_cursor
             for thread in page.threads:
-                known[thread.thread_id] = thread
                 name = self._api.name_of(thread.graph)
                 one = thread_of(thread, None, [], name, lg.assistant_id(name))
-                fits = (
-                    who.sees(one["metadata"])
-                    and holds(one["metadata"], wanted)
-                    and body.get("status") in {None, one["status"]}
-                )
+                if not who.sees(one["metadata"]):
+                    continue
+                known[thread.thread_id] = thread
+                fits = holds(one["metadata"], wanted) and body.get("status") in {None, one["status"]}
                 if fits and (ids is None or thread.thread_id in ids):
                     found.append(one)
         return found, known

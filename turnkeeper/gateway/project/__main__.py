@@ -42,6 +42,7 @@ PROCESS = "project"
 NICE = 10  # if processor time is scarce, the project waits, and fires do not
 LARGEST_LINE = 16 << 20
 _KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "PYTHONPATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+_AGAIN = "again"  # the last argument of the process that has the small environment
 _GRACE_S = 2
 _GIVEN = frozenset({"authorization", "headers", "method", "path", "path_params", "query_params", "request", "scope"})
 
@@ -253,7 +254,8 @@ def main(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
-    if kept != dict(os.environ):
-        os.execve(sys.executable, [sys.executable, "-P", "-m", "turnkeeper.gateway.project", *sys.argv[1:]], kept)  # noqa: S606
+    if sys.argv[2:] != [_AGAIN]:  # once: Python itself, or what starts with it, may set a variable each time
+        kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
+        again = [sys.executable, "-P", "-m", "turnkeeper.gateway.project", *sys.argv[1:2], _AGAIN]
+        os.execve(sys.executable, again, kept)  # noqa: S606
     sys.exit(main(sys.argv[1:]))

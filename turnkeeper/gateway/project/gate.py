@@ -44,6 +44,7 @@ _NOT_ANSWERED = re.compile(
     _HOPS + rb"|date|server|access-control-.*|alt-svc|clear-site-data|service-worker-allowed|strict-transport-security"
 )
 Header = tuple[bytes, bytes]
+Check = Callable[[dict[str, Any]], dict[str, Any]]
 _SCOPES = {"read": Scope.READ, "chat": Scope.WORK, "decide": Scope.DECIDE}
 _PLAIN, _ID = re.compile(r"[A-Za-z0-9._-]{1,56}"), re.compile(r"[0-9a-fA-F-]{32,}")
 _OF_RUNS = frozenset({"assistant_id", "if_not_exists", "metadata", "multitask_strategy"})
@@ -218,19 +219,25 @@ class Visit:
 
     def apply(self, value: dict[str, Any]) -> None:
         """Put what a handler made of the first act's value into the body. Raises InvalidInput if it changed an id."""
-        if moved := [name for name in ("thread_id", "assistant_id") if value.get(name) != self.acts()[0][2].get(name)]:
+        asked = self.acts()[0][2]
+        if moved := [name for name in ("thread_id", "assistant_id") if value.get(name) != asked.get(name)]:
             raise InvalidInput("was changed by a handler of the project's login", where=moved[0])
         if self.action == "create_run":
-            self.values.update({**value["kwargs"], "metadata": value["metadata"] or {}})
-        elif self.action in {"create", "search"} or self.method == "PATCH":
-            named = set() if self.action == "create" else {self.name}
-            self.body.update({name: one for name, one in value.items() if name not in named})
+            asked |= asked["kwargs"]
+            value = value["kwargs"] | {name: one for name, one in value.items() if name in _OF_RUNS}
+        elif self.action == "search" or self.method == "PATCH":
+            value = {name: one for name, one in value.items() if name != self.name}
+        elif self.action != "create":
+            return
+        for name in asked.keys() - value.keys():
+            self.values.pop(name, None)
+        self.values.update(value)
 
 
 class Gate:
-    def __init__(self, gateway: Gateway, app: Any, refused: Callable[..., Awaitable[Response]]) -> None:
-        """Stand before `app`; answer errors as it does, with `refused`."""
-        self._app, self._refused, self.project = app, refused, Project(gateway)
+    def __init__(self, gateway: Gateway, app: Any, refused: Callable[..., Awaitable[Response]], checked: Check) -> None:
+        """Stand before `app`; answer errors as it does, with `refused`, and check bodies with `checked`."""
+        self._app, self._refused, self._checked, self.project = app, refused, checked, Project(gateway)
         self._routes = [one for one in app.routes if isinstance(one, Route)]
         self._settings, self._channel = gateway.settings.project, gateway.settings.web.langgraph_channel
 
@@ -290,15 +297,21 @@ class Gate:
         act = RULES.get(f"{request.method} {route.path}", "")
         text = (await request.body()).decode("utf-8", "replace") if request.method in {"POST", "PATCH"} else ""
         body = read_object(text, where="body", longest=LARGEST_CHECK) if text.strip() else {}
-        visit = Visit(request, act, things, body)
-        checked = await self._check(request.scope, visit.acts() if act else [])
+        if isinstance(params := body.get("params"), dict):
+            body["params"] = self._given(params)
+        visit = Visit(request, act, things, self._given(body))
+        said = await self._check(request.scope, visit.acts() if act else [])
         needed = "read" if visit.action in {"read", "search"} else "chat"
         if not act or needed not in self._settings.scopes:
             hint = "use a key: turnkeeper web keys make NAME; [project] scopes names what users of the login may do"
             raise Denied("users of the project's login may not do this", hint=hint)
-        await self._admit(visit, str(checked["identity"]), checked["answers"])
+        await self._admit(visit, str(said["identity"]), said["answers"])
         request.scope["who"] = visit.who
         await self._app(request.scope, _reading(json.dumps(visit.body).encode(), request.receive), send)
+
+    def _given(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a body that are not null. Raises InvalidInput for a wrong type."""
+        return {name: value for name, value in self._checked(body).items() if value is not None}
 
     async def _admit(self, visit: Visit, identity: str, answers: list[Any]) -> None:
         """Apply what the login answered. Raises NotFound for what this user does not see, Denied, InvalidInput."""
@@ -355,7 +368,8 @@ class Gate:
 
         asked = {"method": method, "path": visit.scope["root_path"] + path, "query_string": b"", "headers": []}
         reads = _reading(json.dumps(body).encode())
-        await self._app({**visit.scope, **asked, "who": replace(visit.who, filters=())}, reads, sent)
+        key = "look" if method == "GET" else visit.who.key  # what the gate looks at is not shown to the user
+        await self._app({**visit.scope, **asked, "who": replace(visit.who, filters=(), key=key)}, reads, sent)
         return found[0]["status"], json.loads(b"".join(one.get("body", b"") for one in found) or b"null")
 
 
@@ -369,7 +383,7 @@ def _reading(body: bytes, then: Any = None) -> Callable[[], Awaitable[Any]]:
     return receive
 
 
-def around(gateway: Gateway, app: Any, refused: Callable[..., Awaitable[Response]]) -> Offered | None:
+def around(gateway: Gateway, app: Any, refused: Callable[..., Awaitable[Response]], checked: Check) -> Offered | None:
     """Return the LangGraph API with the project around it; None if `[project]` does not enable it."""
-    gate = Gate(gateway, app, refused) if gateway.settings.project.enabled else None
+    gate = Gate(gateway, app, refused, checked) if gateway.settings.project.enabled else None
     return None if gate is None else Offered(gate, lambda: gate.project.app)
