@@ -48,6 +48,12 @@ class Folder:
         (self.path / "do").write_text(what)
 
     @property
+    def listings(self) -> int:
+        """The listings that the server has answered, or is about to."""
+        path = self.path / "listings"
+        return path.stat().st_size if path.exists() else 0
+
+    @property
     def calls(self) -> list[Any]:
         """The calls that reached the server, each with its arguments."""
         path = self.path / "calls.jsonl"
@@ -80,6 +86,8 @@ def make_server(folder: Path) -> Server[Any]:
         if (folder / "do").exists() and (folder / "do").read_text() == "deaf":
             await asyncio.Event().wait()
         said = json.loads((folder / "tools.json").read_text())
+        with (folder / "listings").open("a") as file:
+            file.write(".")
         return types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in said])
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
