@@ -181,7 +181,7 @@ def test_it_says_what_a_project_asks_for_and_does_not_find(shell: Shell) -> None
     found = shell.check("./langgraph.json:agent")
     assert (found["unset"], list(found["ignored"]), found["verdict"]) == (["SEARCH_KEY"], ["auth"], "guarded")
     shown = shell(app, "graph", "check", "./langgraph.json:agent")
-    assert "ignored:   auth: there is no login: anyone with this account" in shown
+    assert "ignored:   auth: its login is used only by clients of the LangGraph API" in shown
     assert "not set:   SEARCH_KEY: put them into the project's .env\n" in shown
 
 

@@ -349,7 +349,7 @@ async def test_a_unit_that_a_deadlock_ended_is_run_again_whole(pool: Database) -
 
     done = await asyncio.gather(pool.run(crosswise(1, 2)), pool.run(crosswise(2, 1)))
     assert done == [12, 21]
-    assert len(tries) == 3, "one of the two was run again"
+    assert len(tries) >= 3, "one of the two was run again, or both if the server ended both"
     assert await pool.run(ids) == [1, 2, 12, 21]
 
 

@@ -286,7 +286,7 @@ async def test_keys_of_langgraph_json_without_effect_are_named_with_what_that_me
     reference = written(project, f'{{{AGENT}, {json.dumps(keys)[1:-1]}, "colour": 1, "python_version": "3.99"}}')
     ignored = (await loaded(reference, project)).reference.ignored
     assert set(ignored) == {"auth", "image_distro", "colour", "python_version"}, "what is empty means nothing"
-    assert ignored["auth"].startswith("there is no login")
+    assert ignored["auth"].startswith("its login is used only by clients")
     assert ignored["colour"] == "unknown here; it has no effect"
 
 
