@@ -153,9 +153,10 @@ graph.add_edge(START, "ask")
 def test_a_link_to_a_graphs_question_offers_its_answers_and_a_refused_one_leaves_the_link_valid(
     stopped: Constellation,
 ) -> None:
-    (stopped.home.root / "asks.py").write_text(ASKING)
-    with (stopped.home.root / "config.toml").open("a") as config:
-        config.write('[agents.agent0]\ngraph = "asks.py:graph"\n')
+    for home in stopped.homes:
+        (home.root / "asks.py").write_text(ASKING)
+        with home.config.open("a") as config:
+            config.write('[agents.agent0]\ngraph = "asks.py:graph"\n')
     stopped.start()
     with open_to_all(stopped) as web:
         stopped.create("beds", "--in", "1s", "--prompt", "Dig.")

@@ -124,7 +124,7 @@ def test_a_budget_in_money_is_named_if_the_prices_were_removed_while_nothing_ran
     for home in constellation.homes:
         name_a_price(home)
     constellation.create("news", "--every", "1d", "--budget", "money_per_day=0.50")
-    constellation.until("the price to be noticed", lambda: all((home.run / "prices").exists() for home in priced))
+    constellation.until("the price to be noticed", (constellation.home.run / "prices").exists)
     constellation.stop()
     for home, text in priced.items():
         home.config.write_text(text)

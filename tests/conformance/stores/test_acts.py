@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, insert, text
 
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
 from agent_runtime.model.trigger import Trigger
-from agent_runtime.model.turn import Category, TurnRecord
+from agent_runtime.model.turn import Category, TurnRecord, used_by
 from agent_runtime.store import exceptions, mail, schema, turn_reads, turn_writes
 from agent_runtime.store.database import open_database
 from agent_runtime.store.idempotency import Transactions
@@ -214,9 +214,9 @@ def test_a_turn_goes_on_with_what_an_exception_allowed_or_its_author_is_asked_ag
 
 def test_tokens_of_a_day_are_those_of_all_machines(machines: Machines) -> None:
     def count(number: int) -> Work:
-        return lambda c: turn_writes.count_tokens(c, turn(c, number), (5, 5), AT)
+        return lambda c: turn_writes.count_tokens(c, turn(c, number), used_by("m", 5, 5), AT)
 
-    machines.do(lambda c: turn_writes.count_tokens(c, turn(c), (1, 0), AT))
+    machines.do(lambda c: turn_writes.count_tokens(c, turn(c), used_by("m", 1, 0), AT))
     assert machines.meet(count(1), count(2)) == [None, None]
     assert machines.do(lambda c: turn_writes.tokens_of_day(c, AT)) == 20
 
