@@ -80,11 +80,14 @@ async def serving(home: Home, name: str) -> AsyncIterator[tuple[Agrees, Any]]:
 
 
 async def call(stub: Any, method: str, request: Any, metadata: Metadata = ()) -> Any:
-    """Call a method of any kind once. Raises our errors."""
+    """Call a method of any kind once. Raises our errors.
+
+    A stream of requests stays empty: gRPC fails with INTERNAL if a request is sent while the server refuses the call.
+    """
     made = getattr(stub, method)
     try:
         if isinstance(made, grpc.aio.StreamStreamMultiCallable):
-            return [answer async for answer in made(iter([request]), metadata=metadata, timeout=20)]
+            return [answer async for answer in made(metadata=metadata, timeout=20)]
         if isinstance(made, grpc.aio.UnaryStreamMultiCallable):
             return [answer async for answer in made(request, metadata=metadata, timeout=20)]
         return await made(request, metadata=metadata, timeout=20)
