@@ -58,7 +58,7 @@ _GAVE_UP = frozenset({"skipped", "coalesced", "cancelled", "pruned"})
 _WELL = {"succeeded", "silent"}
 _STATUS = {"succeeded": _WELL, "rejected": _WELL, "failed": {"failed"}, "cancelled": {"cancelled"}}
 _SAID_NO = frozenset({"reject", EXPIRED})
-_RISES_US = 100 * _US  # a loop that waited for processes that were away goes on within so long
+_RISES_US = 100 * _US  # a loop goes on within this time after the processes are back
 _FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
 
 

@@ -183,7 +183,7 @@ def quarantine_task(history: History) -> None:
 
 
 def row(name: str, **wanted: Any) -> Callable[[History], dict[str, Any]]:
-    """Return what finds the first row of a table that has some values."""
+    """Return a function that finds the first row of a table with the given values."""
 
     def find(history: History) -> dict[str, Any]:
         return next(one for one in history.rows[name] if wanted.items() <= one.items())

@@ -1,4 +1,4 @@
-"""What the gateway answers on paths that nobody serves: without a key, the same as on paths that exist."""
+"""Unknown paths: the gateway gives a request without a key the same answer as on a known path."""
 
 from collections.abc import Iterator
 

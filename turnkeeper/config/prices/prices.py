@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from turnkeeper.config.home import Home
 from turnkeeper.config.models import OFFLINE, full_name
 from turnkeeper.config.toml_file import said_in
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 MONEY = "money_per_day"
 MILLION, LONGEST = 1_000_000, 6  # digits before and behind the point
@@ -95,8 +95,8 @@ def current() -> Prices | None:
     try:
         if _Used.home is not None and (at := _Used.home.config.stat().st_mtime_ns) != _Used.changed_ns:
             _Used.prices, _Used.changed_ns = prices_of(_Used.home), at
-    except Exception:  # noqa: BLE001  while the settings cannot be read, the last prices count
-        return _Used.prices
+    except (OSError, TurnkeeperError):
+        return _Used.prices  # while the settings cannot be read, the last prices count
     return _Used.prices
 
 

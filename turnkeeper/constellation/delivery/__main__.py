@@ -91,7 +91,7 @@ class Courier:
             else:
                 await self._send(row, known[row.target].at(row.address))
         except Exception as error:  # noqa: BLE001  such as a daemon that is away; it ends no other delivery
-            again, why = self._clock.now() + timedelta(seconds=AGAIN_S), str(error)[:300]
+            again, why = self._clock.now() + timedelta(seconds=AGAIN_S), (str(error) or type(error).__name__)[:300]
             await self._store.run(lambda store: outbox.postpone(store, row, again, reason=why))
 
     async def _send(self, row: Delivery, target: targets.Target) -> None:

@@ -134,7 +134,7 @@ def _note_state(place: Home) -> None:
     if not is_held(place, _PROCESS):
         console.note(_SET)
     elif start and (older := changes(start.settings, settings_now(place, _PROCESS))):
-        console.note(f"real deliveries still go by older settings ({', '.join(older)}); {hosts.RELOAD}")
+        console.note(f"deliveries still use older settings ({', '.join(older)}); {hosts.RELOAD}")
 
 
 def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:

@@ -1,12 +1,12 @@
 """The LangGraph API with an author's project around it: its own routes, and the users of its own login.
 
-We answer each path of ours, whatever its method; other paths below `/lg` are passed on to the project. A user of the
-login may make only the requests of `RULES`, within the scopes of `[project]`. First the login's handlers are asked
-about such a request. Values that they change replace the client's. What does not match their filters does not exist
-for the user.
+The API answers all requests for its own paths, whatever their method. The gate passes requests for other paths below
+`/lg` on to the project. A user of the login may make only the requests of `RULES`, within the scopes of `[project]`.
+The gate first asks the login's handlers about such a request. Values that the handlers change replace the client's,
+and the user does not see what their filters exclude.
 
-The project's process runs foreign code. So each call of it is bounded in time and size, keys and cookies of the home
-stay here, and pages of the project run in a sandbox, because otherwise they would have the origin of the home's page.
+The project's process runs foreign code. Therefore the gate limits each call of it in time and size, and sends it no
+key and no cookie of the home. Pages of the project run in a sandbox, because they share the origin of the home's page.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class Project:
         if scope["method"] not in _METHODS or not path.startswith(mount + b"/") or _ODD.search(path):
             raise HTTPException(404, "there is nothing here")
         if KEY.search((path + query).decode("latin-1")):
-            raise HTTPException(400, "a key of this home belongs into the header x-api-key, and nowhere else")
+            raise HTTPException(400, "send a key of this home only in the header x-api-key")
         body, client = await Request(scope, receive).body(), (scope.get("client") or ("",))[0].encode()
         headers = [one for one in without_secrets(scope["headers"]) if not _NOT_SENT.fullmatch(one[0])]
         headers += [(b"content-length", b"%d" % len(body)), (b"x-forwarded-for", client)]
