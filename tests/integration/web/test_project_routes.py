@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.gateway.calls import Gateway, Who
 from turnkeeper.gateway.keys import Keys, Sessions
 from turnkeeper.gateway.project import gate
+from turnkeeper.rpc.process import last_beat
 
 pytestmark = pytest.mark.process
 
@@ -255,6 +257,34 @@ def test_a_project_that_dies_is_503_until_it_runs_again(tmp_path: Path) -> None:
         assert served.ask("/lg/threads", x_api_key="", authorization="Bearer user-ada").status == 503
         assert served.ask("/lg/ok").status == 200, "the API itself is there"
         served.project.start()
+        assert served.ask("/lg/echo").status == 200
+        served.project.stop()
+
+
+SLOW = """
+from contextlib import asynccontextmanager
+
+@asynccontextmanager
+async def waits(app):
+    os.mkfifo("FOLDER/begins")
+    await asyncio.to_thread(lambda: open("FOLDER/begins").read())
+    yield
+
+app = Starlette(routes=routes, lifespan=waits)
+"""
+
+
+def test_a_project_serves_once_its_application_has_started(tmp_path: Path) -> None:
+    with new_home() as home, serving(home, author.write(tmp_path) + "[project]\nenabled = true\n") as web:
+        (tmp_path / "project.py").write_text(author.PROJECT + SLOW.replace("FOLDER", str(tmp_path)))
+        served, begins = Served(web, Project(home)), tmp_path / "begins"
+        with ThreadPoolExecutor() as pool:
+            starts = pool.submit(served.project.start)
+            assert SystemClock().poll(begins.exists, timeout_s=60, every_s=0.02)
+            with begins.open("w"):  # the application waits until this file is closed
+                assert last_beat(home, PROJECT.name) is None
+                assert served.ask("/lg/echo").status == 503
+            starts.result()
         assert served.ask("/lg/echo").status == 200
         served.project.stop()
 

@@ -219,11 +219,23 @@ async def answer(app: Any, login: Login | None, reader: Any, writer: Any) -> Non
         writer.close()
 
 
+class Server(uvicorn.Server):
+    """A server that reports when it listens: an application may need time to start."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
 async def serve(home: Home, lock: ProcessLock) -> None:
     """Serve until SIGTERM or SIGINT. The caller holds the process's lock; this function restores its file if needed."""
     clock, (app, login) = SystemClock(), loaded(home)
     log, health = EventLog(home.logs, PROCESS, clock), UnixServer(home.socket(PROCESS))
-    web = uvicorn.Server(uvicorn.Config(
+    web = Server(uvicorn.Config(
         app, ws="none", loop="asyncio", log_config=None, access_log=False, root_path="/lg", proxy_headers=True,
         forwarded_allow_ips="*", timeout_graceful_shutdown=_GRACE_S,
     ))  # fmt: skip
@@ -232,16 +244,22 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     bound = listening(home.run / f"{PROCESS}.auth")
     takes = lambda reader, writer: answer(app, login, reader, writer)  # noqa: E731
     answers = await asyncio.start_unix_server(takes, sock=bound, limit=LARGEST_LINE)
-    await health.start()
-    log.emit("process.started")
-    beats = Progress(home, PROCESS, os.getpid()).run(clock, lambda: keep_reachable(lock, health, log))
+
+    async def reports() -> None:
+        await web.ready.wait()
+        await health.start()
+        log.emit("process.started")
+        try:
+            await Progress(home, PROCESS, os.getpid()).run(clock, lambda: keep_reachable(lock, health, log))
+        finally:
+            await health.stop(_GRACE_S)
+            log.emit("process.stopped")
+
     try:
         serves = web._serve([listening(home.http(PROCESS))])  # noqa: SLF001  signals are handled here
-        await together(serves, beats, until=asyncio.FIRST_COMPLETED)
+        await together(serves, reports(), until=asyncio.FIRST_COMPLETED)
     finally:
         answers.close()
-        await health.stop(_GRACE_S)
-        log.emit("process.stopped")
     if not web.started:
         raise TurnkeeperError("the project's application did not start")
 
