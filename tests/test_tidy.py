@@ -40,7 +40,8 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # 86,366 before tools of MCP servers and of Python files.
 # 87,765 before the places where a simulation puts its own clock, threads and files.
 # 87,921 before a webhook of a run whose address is odd, or whose thread was deleted.
-MOST_LINES = 89_537
+# 89,537 before the places at which a test kills the gateway while it takes a webhook.
+MOST_LINES = 89_541
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.04  # of all modules but the registrations of surfaces, which are rows of a table

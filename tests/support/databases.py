@@ -103,6 +103,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/acceptance/test_how_do_i.py": "a page of commands, typed into one home",
     "tests/acceptance/test_keys.py": "the key files of one home",
     "tests/acceptance/test_react_hook_in_browsers.py": "what a browser shows; the same answers on both: test_langgraph_clients.py",
+    "tests/acceptance/test_kills_of_webhooks.py": "on a server, the lease of a killed process lasts a minute",
     "tests/acceptance/test_kills_of_chained_tasks.py": "on a server, the lease of a killed process lasts a minute",
     "tests/acceptance/test_graphs_without_messages.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
     "tests/acceptance/test_calendar.py": "the calendar file of one home",

@@ -60,9 +60,9 @@ class Web:
         self.origin = f"http://{self.host}"
         self.cookie = self.page_key = ""
 
-    def start(self) -> None:
-        """Start the process. Return once it serves."""
-        self.pid = fork_server().start(self.home, WEB, log_of(self.home, program.WEB), os.environ)
+    def start(self, **environ: str) -> None:
+        """Start the process, with additional variables. Return once it serves."""
+        self.pid = fork_server().start(self.home, WEB, log_of(self.home, program.WEB), os.environ | environ)
 
         def serves() -> bool:
             beat = last_beat(self.home, WEB)

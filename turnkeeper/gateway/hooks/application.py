@@ -1,6 +1,7 @@
 """The application below `/hooks`. Callers have no key here, so each request proves its origin by a signature."""
 
 import json
+import os
 from collections import Counter
 from html import escape
 from typing import Any
@@ -17,6 +18,7 @@ from turnkeeper.gateway.calls import Gateway, Offered, Who, refuse, status_of
 from turnkeeper.gateway.door import plain_page
 from turnkeeper.gateway.hooks import links, registry
 from turnkeeper.rpc import forms
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -30,7 +32,7 @@ class Hooks:
     """Conversion of signed requests to events."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+        self._gateway, self._failpoints = gateway, Failpoints(os.environ)
         self._minute, self._taken = 0, Counter[str]()
 
     async def take(self, request: Request) -> Response:
@@ -45,7 +47,9 @@ class Hooks:
         data = _data(body)
         daemons = self._gateway.daemons(Who(surface="api", key=name))
         asked = schedules.EmitEventRequest(name=hook.event, data_json=data, event_id=f"{name}-{key[:40]}")
+        self._failpoints.reach("hooks.checked")
         answer = await daemons.EmitEvent(asked)
+        self._failpoints.reach("hooks.emitted")
         return JSONResponse(
             {"event_id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}, 202
         )
