@@ -40,7 +40,7 @@ def _autonomy(row: Mapping[str, object]) -> str:
 
 
 _COLUMNS = columns(
-    "NAME SOURCE AUTONOMOUS SILENT OUTSIDE +TOOLS +WRITES +MEMORY DESCRIPTION",
+    "NAME SOURCE AUTONOMOUS SILENT OUTSIDE +MODEL +TOOLS +WRITES +MEMORY DESCRIPTION",
     source=lambda row: str(row["source"]) + (" (overrides shipped)" if row["overrides_shipped"] else ""),
     autonomous=_autonomy,
     silent=lambda row: "yes" if row["silent"] else "no",
@@ -89,6 +89,7 @@ def show(
         ("autonomous", _autonomy(row)),
         ("silent", "yes" if row["silent"] else "no"),
         ("outside", row["outside"]),
+        ("model", row["model"] or "the home's"),
         *(
             (key, ", ".join(row[key]) or "none")
             for key in ("tools", "graphs", "writes", "memory", "channels", "network")
@@ -199,6 +200,7 @@ def _load() -> "Categories":
 def _row(entry: "CategoryEntry") -> Row:
     category = entry.category or Category(name=entry.name)
     return category.to_dict() | {
+        "model": category.model,
         "graphs": [graph or "(default)" for graph in sorted(category.graphs)],
         "source": entry.source,
         "path": entry.path,

@@ -71,6 +71,7 @@ class Category:
         network: hosts for fetching; `*` is any public host.
         recurring: True if a turn that a task started may start tasks of its own.
         graphs: the graphs whose own tools `tools` grants; the empty name is the default graph.
+        model: the model of a turn whose task and assistant name none; empty, and not in `to_dict`, for the home's.
     """
 
     name: str
@@ -89,10 +90,11 @@ class Category:
     tool_calls: int = 50
     tokens: int = 200_000
     graphs: frozenset[str] = frozenset({""})
+    model: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the category as a JSON object with sorted arrays, so that equal categories give equal objects."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "model" or self.model}
         return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in values.items()}
 
     @classmethod

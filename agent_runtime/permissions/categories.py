@@ -17,6 +17,7 @@ import agent_runtime
 from agent_runtime.model.turn import Category, Outside
 from agent_runtime.permissions.judge import OWN_PART, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.config.home import Home
+from turnkeeper.config.models import OFFLINE, full_name
 from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import TomlFile, read_text
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
@@ -76,6 +77,7 @@ class CategoryFile(_Strict):
     autonomous: bool = False
     silent: bool = False
     outside: Outside = "ask"
+    model: str = ""
     scopes: Scopes = Field(default_factory=Scopes)
     limits: _Limits = Field(default_factory=_Limits)
 
@@ -165,7 +167,7 @@ class Categories:
 
     def _read_own(self, path: Path, text: str) -> CategoryEntry:
         try:
-            return self._entry(path, _read_file(path, text), "author")
+            return self._entry(path, read_file(path, text), "author")
         except TurnkeeperError as error:
             return self._broken(path, str(error))
 
@@ -180,11 +182,10 @@ class Categories:
         )
 
     def _entry(self, path: Path, file: CategoryFile, source: Source) -> CategoryEntry:
+        autonomous = file.autonomous and file.name in self._allowed
         return CategoryEntry(
             name=file.name,
-            category=to_category(
-                file, autonomous=file.autonomous and file.name in self._allowed, default_graph=self._default_graph
-            ),
+            category=to_category(file, autonomous=autonomous, default_graph=self._default_graph),
             source=source,
             path=str(path),
             overrides_shipped=source == "author" and file.name in self._shipped,
@@ -207,18 +208,14 @@ def _shipped_folder() -> Path:
     return next(folder for folder in (package / "categories", package.parent / "categories") if folder.is_dir())
 
 
-def read_draft_text(path: Path, text: str, settings: Settings) -> Category:
-    """Return the category that this text describes. Raises InvalidInput with file, line and key."""
-    return to_category(_read_file(path, text), autonomous=False, default_graph=settings.default_graph)
-
-
-def _read_file(path: Path, text: str) -> CategoryFile:
+def read_file(path: Path, text: str) -> CategoryFile:
     """Parse the text of a category file. Raises InvalidInput with file, line and key."""
     toml = TomlFile(path, text)
     file = toml.validate(CategoryFile)
     if file.name != path.stem:
         hint = f"rename the file to {file.name}.toml"
         raise InvalidInput(misnamed(file, path), where=toml.where(("name",)), hint=hint)
+    full_name(file.model or OFFLINE)
     return file
 
 
@@ -235,7 +232,7 @@ def to_category(file: CategoryFile, *, autonomous: bool, default_graph: str) -> 
     }
     named = [default_graph] if file.scopes.graphs is None else file.scopes.graphs
     grants["graphs"] = frozenset("" if graph == default_graph else graph for graph in named)
-    own = file.model_dump(include={"name", "description", "silent", "outside"})
+    own = file.model_dump(include={"name", "description", "silent", "outside", "model"})
     return Category(**own, autonomous=autonomous, **grants, **file.limits.model_dump())
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_runtime.permissions.categories import Categories, read_draft_text
+from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import FOREIGN, SCOPES, known_scope
+from agent_runtime.permissions.lint import read_draft_text
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import TomlFile, read_text, with_items, with_key

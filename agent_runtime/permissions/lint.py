@@ -7,8 +7,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from agent_runtime.model.turn import Category
-from agent_runtime.permissions.categories import CategoryFile, Scopes, misnamed, to_category
+from agent_runtime.permissions.categories import CategoryFile, Scopes, misnamed, read_file, to_category
 from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES
+from turnkeeper.config.models import OFFLINE, full_name
 from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import Location, read_toml
 from turnkeeper.errors import InvalidInput
@@ -45,6 +46,10 @@ def lint(path: Path) -> list[Finding]:
     file = toml.validate(CategoryFile)
     if file.name != path.stem:
         return [Finding(level="error", where=toml.where(("name",)), what=misnamed(file, path))]
+    try:
+        full_name(file.model or OFFLINE)
+    except InvalidInput as error:
+        return [Finding(level="error", where=toml.where(("model",)), what=f"{error.what}: {error.hint}")]
     return [
         Finding(level="warning", where=toml.where(at), what=what)
         for at, what in (
@@ -67,6 +72,11 @@ def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
     allowed = file.name in settings.categories.autonomous_allowed
     category = to_category(file, autonomous=file.autonomous and allowed, default_graph=settings.default_graph)
     return category, file.autonomous
+
+
+def read_draft_text(path: Path, text: str, settings: Settings) -> Category:
+    """Return the category that this text describes. Raises InvalidInput with file, line and key."""
+    return to_category(read_file(path, text), autonomous=False, default_graph=settings.default_graph)
 
 
 def _contradictions(file: CategoryFile) -> Iterator[tuple[Location, str]]:

@@ -67,6 +67,37 @@ def test_each_model_counts_at_its_own_price_in_lists_and_reports(stopped: Conste
     assert "by openai:gpt-5" in stopped.command("turnkeeper", "turns", "show", turns["news"]["turn_id"])
 
 
+def test_the_model_of_a_category_is_shown_and_counts_at_its_own_price_against_the_budget(
+    stopped: Constellation,
+) -> None:
+    with serving() as server:
+        for home in stopped.homes:
+            home.environment.write_text(f"OPENAI_API_KEY={KEY}\n")
+            home.environment.chmod(0o600)
+            said = with_key(home.config.read_text(), "model", "name", value="openai:small")
+            home.config.write_text(with_key(said, "model", "base_url", value=server.url))
+            name_a_price(home)
+            with home.config.open("a") as file:
+                file.write('\n[prices."openai:small"]\nread = 1\n')
+            (home.categories / "deep.toml").write_text('name = "deep"\nmodel = "openai:gpt-5"\n')
+        assert "openai:gpt-5" in stopped.command("turnkeeper", "categories", "show", "deep")
+        assert "the home's" in stopped.command("turnkeeper", "categories", "show", "loop")
+        stopped.start()
+        server.script = [Reply(text="cheap", usage=(100_000, 0)), Reply(text="dear", usage=(100_000, 0))]
+        for task, category in (("plain", "loop"), ("news", "deep")):
+            stopped.create(task, "--every", "1d", "--category", category, "--budget", "money_per_day=0.50")
+            stopped.command("turnkeeper", "task", "run", task, "--wait")
+        stopped.until(
+            "the task to pause", lambda: stopped.ask("turnkeeper", "task", "show", "news")["state"] == "paused"
+        )
+    assert stopped.ask("turnkeeper", "task", "show", "plain")["state"] == "active"
+    turns = {turn["task_name"]: turn for turn in stopped.ask("turnkeeper", "turns", "list")}
+    assert {name: (*turn["models"], turn["money"]) for name, turn in turns.items()} == {
+        "plain": ("openai:small", 0.1),
+        "news": ("openai:gpt-5", 0.9),
+    }
+
+
 def test_a_model_without_a_price_counts_at_that_of_the_homes_model() -> None:
     prices = Prices({"openai:gpt-5": Price(1, 10), "offline": Price(2, 2)}, "offline")
     of_two = {"gpt-5-2025-08-07": {"tokens_in": 5, "tokens_out": 1}, "openai:other": {"tokens_in": 4, "tokens_out": 0}}

@@ -12,8 +12,7 @@ from agent_runtime.cli.rehearse import rehearsal
 from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
-from agent_runtime.permissions.categories import read_draft_text
-from agent_runtime.permissions.lint import read_draft
+from agent_runtime.permissions.lint import read_draft, read_draft_text
 from agent_runtime.store.database import open_stored
 from agent_runtime.store.schema import turns
 from agent_runtime.store.turn_reads import interrupts_of, messages_of

@@ -168,7 +168,7 @@ def to_toml(category: Category, *, comment: str = "") -> str:
     tokens = 200_000
     """
     head = [f"# {line}" for line in comment.splitlines()]
-    names = ("name", "description", "autonomous", "silent", "outside")
+    names = ("name", "description", "autonomous", "silent", "outside", *["model"] * bool(category.model))
     own = [f"{key} = {_toml(getattr(category, key))}" for key in names]
     scopes = [f"{key} = [{', '.join(map(_toml, sorted(getattr(category, key))))}]" for key in GRANTS]
     scopes += ["recurring = true"] if category.recurring else []
@@ -222,6 +222,7 @@ def _least(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, To
         recurring=recurring,
         silent=category.silent and autonomous,  # else each fire would wait for the author before it writes
         outside=category.outside,
+        model=category.model,
         seconds=_most((_whole(turn.seconds or 0) for turn in turns), MOST_SECONDS),
         tool_calls=_most((len(turn.calls) for turn in turns), MOST_CALLS),
         tokens=_most((turn.tokens for turn in turns), MOST_TOKENS),

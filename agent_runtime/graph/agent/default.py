@@ -66,8 +66,8 @@ class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         turn = request.runtime.context if request.runtime else None
         if not isinstance(turn, TurnContext):
             return await handler(request.override(tools=[]))
-        if self._models is not None and turn.config_json:
-            request = request.override(model=self._models(turn.config_json))
+        if self._models is not None and (turn.config_json or turn.category.model):
+            request = request.override(model=self._models(turn.config_json, turn.category.model))
         offers = self._offers(request.tools, turn)
         settings = request.model_settings
         if isinstance(request.model, OfflineModel):

@@ -135,7 +135,8 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             MachineTrouble: this machine failed, not the model's server.
         """
         turn = request.runtime.context if request.runtime else None
-        used = chosen(self._settings, turn.config_json if isinstance(turn, TurnContext) else "")
+        wants = (turn.config_json, turn.category.model) if isinstance(turn, TurnContext) else ()
+        used = chosen(self._settings, *wants)
         if used.name == OFFLINE:
             return await handler(request)
         turn_id = turn.turn_id if isinstance(turn, TurnContext) else ""

@@ -130,7 +130,7 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
 
 
 class Models:
-    """The models of our own agent: the home's, and those that tasks and assistants choose by their `config`."""
+    """The models of our own agent: the home's, and those that tasks, assistants and categories choose."""
 
     def __init__(self, settings: Settings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> None:
         self._settings = settings.model
@@ -138,9 +138,9 @@ class Models:
         self._addresses = {"", settings.model.base_url, *named}
         self._made = lru_cache(MOST_MADE)(partial(make_model, home=home, clock=clock, environ=environ))
 
-    def __call__(self, config_json: str = "") -> BaseChatModel:
+    def __call__(self, config_json: str = "", of_category: str = "") -> BaseChatModel:
         """Return the model of a turn, made at its first use. Raises InvalidInput if the model cannot be made."""
-        wanted = chosen(self._settings, config_json)
+        wanted = chosen(self._settings, config_json, of_category)
         if wanted.base_url not in self._addresses:  # the key and the conversation would go there
             hint = "add it to [model] base_url or to an [assistants.NAME] config there, or leave it out"
             raise InvalidInput("is not an address of config.toml", where="config.base_url", hint=hint)
@@ -155,10 +155,10 @@ class Models:
         self(config_json)
 
 
-def chosen(settings: ModelSettings, config_json: str) -> ModelSettings:
+def chosen(settings: ModelSettings, config_json: str = "", of_category: str = "") -> ModelSettings:
     """Return the settings of a turn's model. A model of the same provider is at the same server unless it names one."""
     config = json.loads(config_json or "{}")
-    name = str(config.get("model") or settings.name)
+    name = str(config.get("model") or of_category or settings.name)
     usual = settings.base_url if name.partition(":")[0] == settings.name.partition(":")[0] else ""
     return settings.model_copy(update={"name": name, "base_url": str(config.get("base_url") or usual)})
 

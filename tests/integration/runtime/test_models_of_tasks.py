@@ -11,7 +11,7 @@ import pytest_asyncio
 from agent_runtime.graph.models import make
 from agent_runtime.graph.models.make import Models
 from tests.integration.runtime.harness import PATIENCE_S, STATES, look_again
-from tests.integration.runtime.test_models import Desk, prepare
+from tests.integration.runtime.test_models import WORK, Desk, prepare
 from tests.support.chat_server import ChatServer, Reply, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -147,3 +147,47 @@ def test_the_models_that_clients_name_do_not_add_up(home: Home, server: ChatServ
     for number in range(make.MOST_MADE, 2 * make.MOST_MADE):
         models(f'{{"model": "openai:{number}"}}')
     assert models('{"model": "openai:0"}') is not first
+
+
+def name_model(home: Home, line: str) -> None:
+    """Let the category of the fires name this model, or none."""
+    (home.categories / "work.toml").write_text(line + WORK.format(seconds=60, tokens=100_000))
+
+
+async def test_a_category_names_the_model_of_its_turns_unless_the_task_or_its_assistant_does(desk: Desk) -> None:
+    name_model(desk.home, 'model = "openai:middle"')
+    event = await desk.run(1)
+    assert json.loads(event.models_json) == {"openai:middle": {"tokens_in": 11, "tokens_out": 5}}
+    await desk.run(2, config_json='{"model": "openai:tiny"}', thread_id="thread-2")
+    await desk.run(3, graph="cheap", thread_id="thread-3")
+    await desk.run(4, config_json=at(desk.server), thread_id="thread-4")
+    name_model(desk.home, "")
+    await desk.run(5, thread_id="thread-5")
+    asked = [request["model"] for request in desk.server.requests]
+    assert asked == ["middle", "tiny", "small", "middle", "stub-model"]
+    assert [one["model"] for one in desk.trail("model.answered")][-2:] == ["openai:middle", "openai:stub-model"]
+
+
+async def test_the_model_of_a_category_is_pinned_with_its_grant(desk: Desk) -> None:
+    name_model(desk.home, 'model = "openai:middle"')
+    desk.server.script = [Reply(calls=[("memory_put", {"tier": "account", "text": "tulips", "key": "a"})])]
+    receipt = await desk.accept(desk.fire(1))
+    assert STATES.Name((await desk.stopped(receipt.turn_id)).state) == "INTERRUPTED"
+    name_model(desk.home, 'model = "openai:dear"')
+    await desk.crash()
+    (asked,) = await desk.pending()
+    await desk.resolve(asked.interrupt_id, "approve")
+    async with asyncio.timeout(PATIENCE_S):
+        while (await desk.turn(receipt.turn_id)).status != "succeeded":
+            await look_again()
+    await desk.run(2, thread_id="thread-2")
+    assert [request["model"] for request in desk.server.requests] == ["middle", "middle", "dear"]
+
+
+async def test_a_category_whose_model_cannot_be_made_fails_its_turn_and_no_other(desk: Desk) -> None:
+    name_model(desk.home, 'model = "cohere:command-r"')
+    event = await desk.run(1)
+    assert STATES.Name(event.state) == "FAILED"
+    assert "cohere:command-r" in (await desk.turn(event.turn_id)).error
+    fine = await desk.run(2, thread_id="thread-2", config_json='{"model": "openai:tiny"}')
+    assert STATES.Name(fine.state) == "SUCCEEDED"

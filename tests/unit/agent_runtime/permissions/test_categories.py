@@ -43,6 +43,19 @@ def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
     assert [finding for path in SHIPPED.glob("*.toml") for finding in lint(path)] == []
 
 
+def test_a_model_is_shown_and_a_name_that_is_none_is_an_error_in_its_line(home: Home) -> None:
+    write(home, "cheap", 'name = "cheap"\nmodel = "openai:gpt-5-mini"\n')
+    write(home, "plain", 'name = "plain"\n')
+    assert load(home).get("cheap").model == "openai:gpt-5-mini"
+    assert "model" not in load(home).get("plain").to_dict(), "as homes of earlier versions have it"
+    wrong = write(home, "wrong", 'name = "wrong"\nmodel = "opena:gpt-5"\n')
+    with pytest.raises(InvalidInput, match="no provider 'opena'"):
+        load(home).get("wrong")
+    (finding,) = lint(wrong)
+    assert (finding.level, finding.where) == ("error", f"{wrong}:2: model")
+    assert "did you mean openai:gpt-5?" in finding.what
+
+
 def test_what_a_new_home_lets_run_by_itself_is_what_is_shipped_for_it(home: Home) -> None:
     declared = {entry.name for entry in load(home).all() if entry.declared_autonomous}
     assert declared == {"catch-up-summary", "loop", "memory-consolidation", "peer", "re-validation-walk"}
