@@ -4,7 +4,7 @@ A history is the event log of all processes, the runner's ledger and the runtime
 users get them (`logs/events-*.jsonl`, `turnkeeper task history -o json`, `turnkeeper turns list -o json`). The log
 may lack the last lines before a crash, and lines for which a full disk had no room (`events.lost`). So the invariants
 are checked on the ledger and the turns. Only the log has the times of sending, and which process ran a turn and for
-how long.
+how long. What left the home and what came in is checked if the history has it.
 
     I1  no committed fire is lost once everything has drained
     I2  no turn without a fire or a message that asked for it
@@ -12,9 +12,13 @@ how long.
     I4  turns on one thread never overlap
     I6  nothing fires early; no scheduled nominal time fires twice
     I7  the cursor passed t if and only if exactly one scheduled entry covers t
+    I8  each result of a fire goes to a target once, under one key; what counts as delivered was received
+    I9  a webhook that was answered 2xx triggered its task, and no webhook's id triggered a task twice
+    I10 a call of an MCP server's tool was sent at most once, and once more for each time that its author said so
 """
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +36,21 @@ _NEVER_RAN = frozenset({"skipped", "coalesced", "pruned", "waiting"})
 
 
 @dataclass(frozen=True, kw_only=True)
+class Outside:
+    """What was seen outside of the home. None: nothing looked there.
+
+    Attributes:
+        received: requests that receivers of deliveries got: `key` and `body`.
+        hooks: requests of a webhook's sender: `event_id`, `status`, and `duplicate` of the answer.
+        sent: calls that reached MCP servers: `tool`, as models know it, and `args`.
+    """
+
+    received: Sequence[Record] | None = None
+    hooks: Sequence[Record] = ()
+    sent: Sequence[Record] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class History:
     """The history of one run.
 
@@ -39,11 +58,20 @@ class History:
         events: records of the event log, by time.
         ledger: entries of every task, as `turnkeeper task history -o json` prints them.
         turns: as `turnkeeper turns list -o json` prints them.
+        deliveries: as `turnkeeper deliver log -o json` prints them.
+        triggers: the event that triggered each entry: `task_id` and `event_id`.
+        calls: calls of MCP servers' tools in turns: `turn_id`, `call_id`, `tool`, `args`.
+        again: calls that an author let run again: `tool` and `args`.
     """
 
     events: Sequence[Record]
     ledger: Sequence[Record]
     turns: Sequence[Record]
+    deliveries: Sequence[Record] = ()
+    triggers: Sequence[Record] = ()
+    calls: Sequence[Record] = ()
+    again: Sequence[Record] = ()
+    outside: Outside = Outside()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +98,7 @@ def check(history: History, *, drained: bool, count_nominals: CountNominals | No
     """
     found = [*_turns_have_causes(history), *_one_turn_an_attempt(history), *_threads_are_serial(history)]
     found += [*_nothing_early(history), *_nothing_twice(history), *_coverage(history, count_nominals)]
+    found += [*_delivered_once(history), *_hooks_trigger_once(history), *_calls_sent_once(history)]
     if drained:
         found += _nothing_lost(history)
     return found
@@ -170,6 +199,60 @@ def _coverage(history: History, count_nominals: CountNominals | None) -> Iterato
             if expected != covered:
                 what = f"{task_id}: {covered} nominal times covered, {expected} passed"
                 yield Violation(invariant="I7", what=what)
+
+
+def _delivered_once(history: History) -> Iterator[Violation]:
+    by_result = Counter((row["fire_id"], row["kind"], row["target"]) for row in history.deliveries if _is_result(row))
+    for (fire_id, kind, target), count in by_result.items():
+        if count > 1:
+            yield Violation(invariant="I8", what=f"{kind} of {fire_id} goes to {target} {count} times")
+    if history.outside.received is None:
+        return
+    known, bodies = {row["key"]: row for row in history.deliveries}, defaultdict(set)
+    for request in history.outside.received:
+        bodies[request["key"]].add(request["body"])
+    for key in bodies.keys() - known.keys():
+        yield Violation(invariant="I8", what=f"{key} was received and is in no outbox")
+    for key, row in known.items():
+        if len(bodies[key]) > 1:
+            yield Violation(invariant="I8", what=f"{key} was received with {len(bodies[key])} contents")
+        if row["state"] == "delivered" and not bodies[key]:
+            yield Violation(invariant="I8", what=f"{key} counts as delivered and was never received")
+
+
+def _is_result(row: Record) -> bool:
+    return bool(row["fire_id"]) and row["kind"] != "waits"  # a turn may ask several times
+
+
+def _hooks_trigger_once(history: History) -> Iterator[Violation]:
+    triggered = Counter((row["event_id"], row["task_id"]) for row in history.triggers)
+    known, asked = {event_id for event_id, _ in triggered}, {hook["event_id"] for hook in history.outside.hooks}
+    for (event_id, task_id), count in triggered.items():
+        if count > 1 and event_id in asked:
+            yield Violation(invariant="I9", what=f"the webhook {event_id} triggered {task_id} {count} times")
+    fresh = Counter[str]()
+    for hook in history.outside.hooks:
+        if 200 <= hook["status"] < 300:
+            fresh[hook["event_id"]] += not hook["duplicate"]
+            if hook["event_id"] not in known:
+                yield Violation(invariant="I9", what=f"the webhook {hook['event_id']} was answered and is lost")
+    for event_id, count in fresh.items():
+        if count > 1:
+            yield Violation(invariant="I9", what=f"the webhook {event_id} was answered as new {count} times")
+
+
+def _calls_sent_once(history: History) -> Iterator[Violation]:
+    if history.outside.sent is None:
+        return
+    made = {(call["turn_id"], call["call_id"]): _call(call) for call in history.calls}
+    allowed = Counter(made.values()) + Counter(map(_call, history.again))
+    for call, count in Counter(map(_call, history.outside.sent)).items():
+        if count > allowed[call]:
+            yield Violation(invariant="I10", what=f"{call} was sent {count} times, and may {allowed[call]} times")
+
+
+def _call(call: Record) -> str:
+    return f"{call['tool']} {json.dumps(call['args'], sort_keys=True)}"
 
 
 def _scheduled(ledger: Iterable[Record]) -> Iterator[Record]:

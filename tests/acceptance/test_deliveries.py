@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from examples.demo.history import Outside
 from tests.support.constellation import Constellation
 from tests.support.program import DELIVERY
 from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
@@ -160,6 +161,9 @@ def test_a_kill_at_any_step_loses_nothing_and_repeats_only_with_the_same_key(
         step: 2 if step == "sent" else 1 for step in STEPS
     }
     assert len({one.key for one in hook.requests}) == len(STEPS)
+    received = [{"key": one.key, "body": one.body} for one in hook.requests]
+    assert constellation.violations(outside=Outside(received=received)) == []
+    assert {one.invariant for one in constellation.violations(outside=Outside(received=received[2:]))} == {"I8"}
 
 
 def test_a_receiver_that_is_away_gets_it_later_and_one_that_is_gone_never_again(

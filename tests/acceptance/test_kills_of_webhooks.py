@@ -3,14 +3,17 @@
 The sender does what Standard Webhooks asks of it: it sends a request again, under the same id, until it is answered.
 """
 
+import hashlib
 import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
+from typing import Any
 
 import pytest
 
+from examples.demo.history import Outside
 from tests.acceptance.test_hooks import open_to_all, send, signed
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation, Daemon
 from tests.support.program import WEB
@@ -32,6 +35,7 @@ class Sender:
         self.place, self.web = place, web
         self.secret = place.command("turnkeeper", "hooks", "add", "deploys").strip()
         self.ids: list[str] = []
+        self.sent: list[dict[str, Any]] = []
 
     def awaited(self, id_: str) -> None:
         """Create the task that one request fires."""
@@ -43,11 +47,15 @@ class Sender:
     def attempt(self, id_: str) -> tuple[int, bool]:
         """Send a request once. Return the status, or 0 if no answer came, and whether it was a duplicate."""
         body = json.dumps({"release": id_}).encode()
+        status, is_again = 0, False
         try:
             answer = send(self.web, body, signed(self.secret, body, key=id_))
+            status, is_again = answer.status, answer.status == 202 and json.loads(answer.body)["duplicate"]
         except (OSError, HTTPException):
-            return 0, False
-        return answer.status, answer.status == 202 and json.loads(answer.body)["duplicate"]
+            pass  # no answer came
+        event_id = f"deploys-{hashlib.sha256(id_.encode()).hexdigest()[:40]}"
+        self.sent.append({"event_id": event_id, "status": status, "duplicate": is_again})
+        return status, is_again
 
     def delivers(self, id_: str) -> bool:
         """Send a request until it is taken. Return True if it was taken before, too."""
@@ -65,7 +73,7 @@ class Sender:
             assert (entry["outcome"], entry["count"]) == ("succeeded", 1)
         prompts = [turn["messages"][0]["text"] for turn in self.place.conversation()]
         assert [sum(f'"{id_}"' in prompt for prompt in prompts) for id_ in self.ids] == [1] * len(self.ids)
-        assert self.place.violations() == []
+        assert self.place.violations(outside=Outside(hooks=self.sent)) == []
 
 
 def taken(answer: tuple[int, bool]) -> tuple[int, bool] | None:

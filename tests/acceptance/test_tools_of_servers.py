@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.history import Outside
 from tests.support import mcp_server
 from tests.support.chat_server import KEY, ChatServer, Reply, serving
 from tests.support.constellation import AGENT_RUNTIME, Constellation
@@ -140,7 +141,12 @@ def test_the_offline_model_calls_a_tool_that_a_prompt_names_so_that_it_can_be_tr
 
 @pytest.mark.parametrize(
     ("step", "sent", "answer", "at_last"),
-    [("tool.begun", 0, "run it", 1), ("tool.answered", 1, "leave it", 1), ("tool.written", 1, "", 1)],
+    [
+        ("tool.begun", 0, "run it", 1),
+        ("tool.answered", 1, "run it", 2),
+        ("tool.answered", 1, "leave it", 1),
+        ("tool.written", 1, "", 1),
+    ],
 )
 def test_nothing_happens_twice_unasked_after_kill_9_at_any_step_of_a_call(
     at_work: Constellation, model: ChatServer, desk: Folder, step: str, sent: int, answer: str, at_last: int
@@ -160,7 +166,9 @@ def test_nothing_happens_twice_unasked_after_kill_9_at_any_step_of_a_call(
         at_work.command("agent-runtime", "approvals", "resolve", asked["interrupt_id"], "--answer", answer)
     at_work.until_outcome("errand", "succeeded")
     assert len(desk.calls) == at_last
-    assert at_work.violations() == []
+    sent = [{"tool": f"mcp__desk__{name}", "args": args} for call in desk.calls for name, args in call.items()]
+    assert at_work.violations(outside=Outside(sent=sent)) == []
+    assert [one.invariant for one in at_work.violations(outside=Outside(sent=3 * sent))] == ["I10"]
 
 
 def test_a_server_over_http_gets_its_key_and_a_call_that_its_death_broke_off_is_not_repeated_unasked(

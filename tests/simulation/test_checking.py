@@ -307,6 +307,7 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "a follower of a fire that did not succeed": ("S11", lose_success),
     "a trigger of an event that nothing emitted": ("S11", listened(lambda _h, one: one.update(event_id="made-up"))),
     "an event that was answered and triggered nothing": ("C7", listened(lambda h, one: h.rows["triggers"].remove(one))),
+    "a webhook that triggered its task twice": ("I9", listened(lambda h, one: h.rows["triggers"].append(dict(one)))),
     "an event that triggered twice": ("C7", listened(lambda h, one: h.rows["triggers"].append(dict(one)))),
     "a trigger without an entry": ("C7", listened(lambda _h, one: one.update(entry_id=987_654))),
     "a message that was answered and is lost": ("C7", lose_message_of_person),

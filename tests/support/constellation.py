@@ -15,10 +15,11 @@ from typing import Any, cast
 
 from agent_runtime.cli import app as agent_runtime
 from examples.demo.driver import Driver, Record
-from examples.demo.history import History, Violation, check
+from examples.demo.history import History, Outside, Violation, check
 from task_runner.cli import application
 from tests.support.forked_daemons import fork_server, starting_forks
 from tests.support.program import app as turnkeeper
+from tests.support.stored import calls_of, triggers_of
 from turnkeeper import console
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
@@ -26,6 +27,7 @@ from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, 
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import is_held
 
+_UNSEEN = Outside()
 PROGRAMS = {
     "task-runner": application,
     "agent-runtime": lambda: agent_runtime,
@@ -119,13 +121,17 @@ class Constellation(Driver):
         found: list[dict[str, Any]] = self.ask("agent-runtime", "conversation", "show", channel, "-n", str(limit))
         return found
 
-    def violations(self, *, drained: bool = True) -> list[Violation]:
-        """Check the history of this home against the invariants."""
+    def violations(self, *, drained: bool = True, outside: Outside = _UNSEEN) -> list[Violation]:
+        """Check the history of this home, and what was seen outside of it, against the invariants."""
         tasks = self.ask("task-runner", "list")
         asked = [("task-runner", "history", task["name"], "-n", "1000") for task in tasks]
         turns, *entries = self.ask_all([("agent-runtime", "turns", "list", "-n", "1000"), *asked])
         ledger = [entry for found in entries for entry in found]
-        history = History(events=self.logs, ledger=ledger, turns=turns)
+        delivers = "[delivery]" in self.home.config.read_text() if self.home.config.exists() else False
+        rows = self.ask("turnkeeper", "deliver", "log", "-n", "1000") if delivers else []
+        calls, again = calls_of(self.home)
+        more = {"deliveries": rows, "triggers": triggers_of(self.home), "calls": calls, "again": again}
+        history = History(events=self.logs, ledger=ledger, turns=turns, outside=outside, **more)
         periods = {task["id"]: task for task in tasks}
         return check(history, drained=drained, count_nominals=lambda *span: self._count(periods, *span))
 

@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from examples.demo.history import History, Violation, check
+from examples.demo.history import History, Outside, Violation, check
 from turnkeeper.times import from_us
 
 Record = dict[str, Any]
@@ -108,7 +108,14 @@ def read(url: str, queries: Mapping[str, str] = QUERIES) -> dict[str, list[Recor
 def violations(left: Left) -> list[Violation]:
     """Return what was broken; an empty list is a clean bill."""
     ledger = [_shown(entry) for entry in left.rows["ledger"]]
-    history = History(events=left.events, ledger=ledger, turns=left.rows["turns"])
+    hooks = [  # an id that was asked for until it was answered is a webhook's
+        {"event_id": one.key, "status": 202 * one.answered, "duplicate": False}
+        for one in left.asked
+        if one.what == "event"
+    ]
+    outside = Outside(hooks=hooks)
+    rows = {"turns": left.rows["turns"], "triggers": left.rows["triggers"]}
+    history = History(events=left.events, ledger=ledger, outside=outside, **rows)
     found = check(history, drained=True)
     for rule in RULES:
         found += [Violation(invariant=rule.__name__.split("_")[1].upper(), what=what) for what in rule(left)]

@@ -167,6 +167,10 @@ BROKEN: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a message that came twice": (
         "C7", add("messages", said("author", "hello", turn_id="turn-1"))
     ),
+    "a webhook that was answered and lost": ("I9", ask("event", "e2", answered=True)),
+    "a webhook that triggered its task twice": (
+        "I9", add("triggers", {"entry_id": 2, "event": "demo", "event_id": "e1", "task_id": "task-2"})
+    ),
     "an event whose fire is lost": ("C7", lambda left: left.rows["triggers"][0].update(entry_id=77)),
     "a cancel of a turn that is lost": ("C7", ask("cancel", "turn-77", answered=True)),
     "a thread that is kept for nothing": ("C8", add("owned", {"thread_id": "t", "owner": "one"})),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from examples.demo.history import History, check
+from examples.demo.history import History, Outside, check
 
 AT = "2026-03-02T09:0{}:00Z"
 
@@ -38,6 +38,66 @@ def clean() -> dict[str, list[dict[str, Any]]]:
             event("fire.sent", 2), event("turn.started", 2), event("turn.stopped", 2),
         ],
     }  # fmt: skip
+
+
+def delivery(key: str, **changes: Any) -> dict[str, Any]:
+    fields = {"key": key, "fire_id": entry(0)["fire_id"], "kind": "success", "target": "ops", "state": "delivered"}
+    return fields | changes
+
+
+def hook(event_id: str, **changes: Any) -> dict[str, Any]:
+    return {"event_id": event_id, "status": 202, "duplicate": False} | changes
+
+
+def call(text: str, **changes: Any) -> dict[str, Any]:
+    fields = {"turn_id": "turn-0", "call_id": "c1", "tool": "mcp__desk__note", "args": {"text": text}}
+    return fields | changes
+
+
+def outside() -> dict[str, list[dict[str, Any]]]:
+    """A result that was delivered at the second try, a webhook that came again, and a call that its author repeated."""
+    return {
+        "deliveries": [delivery("m1"), delivery("m2", kind="waits"), delivery("m3", kind="waits"), delivery("m4", state="waiting", target="b")],
+        "received": [{"key": key, "body": key} for key in ("m1", "m1", "m2", "m3")],
+        "triggers": [{"task_id": "task-2", "event_id": "h1"}, {"task_id": "task-3", "event_id": "h1"}],
+        "hooks": [hook("h1", status=0), hook("h1"), hook("h1", duplicate=True), hook("h2", status=503)],
+        "calls": [call("a"), call("a", turn_id="turn-2"), call("b", call_id="c2")],
+        "again": [call("b")],
+        "sent": [call("a"), call("a"), call("b"), call("b")],
+    }  # fmt: skip
+
+
+def checked(said: dict[str, list[dict[str, Any]]]) -> list[str]:
+    seen = Outside(received=said["received"], hooks=said["hooks"], sent=said["sent"])
+    rows: dict[str, Any] = {name: said[name] for name in ("deliveries", "triggers", "calls", "again")}
+    return [found.invariant for found in check(History(**clean(), **rows, outside=seen), drained=True)]
+
+
+def test_what_left_the_home_and_came_in_has_no_violations() -> None:
+    assert checked(outside()) == []
+
+
+@pytest.mark.parametrize(
+    ("invariant", "part", "record"),
+    [
+        ("I8", "deliveries", delivery("m9", state="waiting")),  # one result, under two keys
+        ("I8", "deliveries", delivery("m9", target="other")),  # never received
+        ("I8", "received", {"key": "m1", "body": "changed"}),
+        ("I8", "received", {"key": "m9", "body": ""}),
+        ("I9", "triggers", {"task_id": "task-2", "event_id": "h1"}),
+        ("I9", "hooks", hook("h1")),  # taken as new twice
+        ("I9", "hooks", hook("h3")),  # answered, and lost
+        ("I10", "sent", call("a")),
+        ("I10", "sent", call("b")),  # its author let it run again once
+        ("I10", "sent", call("never asked for")),
+    ],
+)
+def test_a_delivery_a_webhook_or_a_call_that_breaks_its_promise_is_found(
+    invariant: str, part: str, record: dict[str, Any]
+) -> None:
+    said = outside()
+    said[part].append(record)
+    assert checked(said) == [invariant]
 
 
 def every_minute(_task: str, first: datetime, last: datetime) -> int:
