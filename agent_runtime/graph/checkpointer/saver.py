@@ -244,13 +244,8 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
 
     async def aprune_ended(self, thread_id: str) -> None:
         """Prune a thread that is at its end, including all data of single runs of subgraphs."""
-        work = _Plan(
-            thread=self._file.writer,
-            work=self._leased(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True)),
-            read=lambda found: found,
-            hold_s=PRUNED_S,
-        )
-        await work.run(self.unsaved)
+        work = self._leased(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
+        await self._file.writer.run(work, hold_s=PRUNED_S)
 
     async def asaved(self, thread_id: str) -> None:
         """Wait until all task results of a thread on this event loop are on disk. Raises a failed write's error."""

@@ -24,13 +24,13 @@ from turnkeeper.storage import database
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 THREADS = {
-    "db-agent": 3,  # is the fire known; the turn begins; it ends
+    "db-agent": 2,  # the turn begins; it ends
     "checkpoints-read": 2,  # the newest of its thread: before it is decided, and by LangGraph
     "checkpoints-write": 5,  # its input, and one for each step, with what the step wrote
     "inbox": 3,  # put, claimed, archived
     "graph": 2,  # LangChain's, for each call of a model that is not async
 }
-COMMITS = {"db-agent": 3, "checkpoints-write": 5}  # the first of the store changes nothing, and needs no sync
+COMMITS = {"db-agent": 2, "checkpoints-write": 5}
 SYNCED_FILES = 3  # the envelope and its folder, and the folder of those that were dealt with
 
 
