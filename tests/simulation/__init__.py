@@ -3,7 +3,8 @@
 What is real: the assemblies of the runner and the runtime with all their parts, LangGraph, the checkpointer, SQLite and
 its files, the files of envelopes, the bytes on the wire. What is not: time (:mod:`loop`), threads (a batch of a store
 is a step of the loop, :mod:`processes`), sockets (:mod:`transport`), the answers of the graph. A process dies at any
-await and starts again; connections break, hang, and lose answers; writes and syncs fail (:mod:`disk`); clocks step.
+await and starts again; connections break, hang, and lose answers; writes and syncs fail (:mod:`disk`); clocks step. Many faults aim at points of the protocol (:mod:`points`):
+send, accept, claim, checkpoint, outcome, archive.
 
     python -m tests.simulation --seeds 0:100                    all kinds of faults, for half an hour each
     python -m tests.simulation --seeds 0:100 --faults writes    only writes that fail

@@ -53,7 +53,11 @@ def main(argv: list[str]) -> int:
         script = drawn(seed, minutes=given.minutes, kinds=kinds, between_s=given.between)
         outcome = run(script, keep=given.trace is not None)
         counts += outcome.counts
-        say(f"{seed} {outcome.trace[:16]} {'WRONG' if outcome.violations else 'well'}")
+        drew = Counter(fault.kind for fault in script.faults)
+        say(
+            f"{seed} {outcome.trace[:16]} {'WRONG' if outcome.violations else 'well'}: "
+            + ", ".join(f"{drew[kind]} {kind}" for kind in sorted(drew))
+        )
         if given.trace is not None:
             given.trace.write_text("\n".join(outcome.lines))
         if outcome.violations:

@@ -8,6 +8,7 @@ import _sqlite3
 import ctypes
 import errno
 import os
+import random  # noqa: TID251  seeded, so that a run can be repeated
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.loop import NODE
+from tests.simulation.points import point_of
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.files import Place, attempt, no_room
@@ -69,13 +71,26 @@ class Failing:
         process: the name with which the node's name begins; empty for all.
         code: ENOSPC or EIO.
         only: the calls that fail; empty for all.
+        most: the number of calls that fail at most; 0 for no limit.
+        drawn: if given, each call fails with a chance of one in `every`.
     """
 
     process: str
     every: int
     code: int
     only: Collection[str] = ()
+    most: int = 0
+    drawn: random.Random | None = None
     seen: int = 0
+    refused: int = 0
+
+    def strikes(self) -> bool:
+        """Return whether the next call fails."""
+        self.seen += 1
+        due = (self.seen - 1) % self.every == 0 if self.drawn is None else self.drawn.random() * self.every < 1
+        due = due and (not self.most or self.refused < self.most)
+        self.refused += due
+        return due
 
 
 class Disk:
@@ -90,6 +105,15 @@ class Disk:
         self._armed: list[Failing] = []
         self._report = report
         self.failed = 0
+        self.reach: Callable[[str], None] = lambda _point: None  # passes a point of the protocol
+
+    def arm(self, fault: Failing) -> None:
+        """Arm a fault until all is healed."""
+        self._armed.append(fault)
+
+    def heal(self) -> None:
+        """Disarm all faults."""
+        self._armed.clear()
 
     @contextmanager
     def failing(self, fault: Failing) -> Iterator[None]:
@@ -98,18 +122,18 @@ class Disk:
         try:
             yield
         finally:
-            self._armed.remove(fault)
+            if fault in self._armed:
+                self._armed.remove(fault)
 
     def refusal(self, call: str) -> int:
         """Return the error with which a call fails; 0 if it does not."""
         node = NODE.get()
         for fault in self._armed:
-            if node is not None and node.name.startswith(fault.process) and call in (fault.only or (call,)):
-                fault.seen += 1
-                if (fault.seen - 1) % fault.every == 0:
-                    self.failed += 1
-                    self._report("refused", call, errno.errorcode[fault.code], node.name)
-                    return fault.code
+            concerned = node is not None and node.name.startswith(fault.process) and call in (fault.only or (call,))
+            if node is not None and concerned and fault.strikes():
+                self.failed += 1
+                self._report("refused", call, errno.errorcode[fault.code], node.name)
+                return fault.code
         return 0
 
 
@@ -189,6 +213,15 @@ class SimulatedFiles(GroupingFiles):
     def link(self, source: Place, target: Place) -> None:
         self._check("link", target)
         super().link(source, target)
+        self._passed(target)
+
+    def rename(self, source: Place, target: Place) -> None:
+        super().rename(source, target)
+        self._passed(target)
+
+    def _passed(self, target: Place) -> None:
+        if point := point_of(Path(target).parent.name):
+            self._disk.reach(point)
 
     def sync_folder(self, folder: Path) -> None:
         if code := self._disk.refusal("sync folder"):

@@ -88,6 +88,7 @@ class Loop(asyncio.BaseEventLoop):
         self.trace = hashlib.sha256()
         self.lines: list[str] | None = [] if keep else None
         self.is_over = False
+        self.reach: Callable[[str], None] = lambda _point: None  # passes a point of the protocol
         self.hidden: dict[str, str] = {}  # what differs between runs: the home's folder, the process's id
 
     def time(self) -> float:

@@ -75,6 +75,10 @@ class StepWorker(WorkerThread):
     def _go(self) -> None:
         self._is_due = False
         self._run(0)
+        node, loop = NODE.get(), asyncio.get_running_loop()
+        if node is not None and isinstance(loop, Loop) and "read" not in self._name:
+            name = node.name.partition(" ")[0]
+            loop.reach(f"{name}.{'saved' if 'checkpoints' in self._name else 'stored'}")
         if not self._queue.empty():
             self.arm()
 

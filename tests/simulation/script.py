@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.simulation.points import EFFECTS, POINTS
+
 RUNNER, RUNTIME = "runner", "runtime"
 LOSES = ("FireBatches", "to FireBatches", "WatchTurns", "GetTurn")
-KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "stores", "step")
+KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "stores", "flaky", "step", "aim")
+_AIMS = 4  # more than one fault of another kind: aimed faults meet what chance seldom meets
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,10 @@ class Fault:
         kind: `crash`: the process dies now. `death`: it dies `number` callbacks later. `break`: all connections break.
             `cut`: no connection can be made. `hang`: connections deliver nothing. `lose`: `number` answers to `what`,
             or requests `to METHOD`, are lost, each with its connection. `writes`: every `number`-th write or sync fails with `what`. `stores`: only
-            those of SQLite fail, so that envelopes still arrive. `step`: the wall clock jumps by `seconds`.
+            those of SQLite fail, so that envelopes still arrive. `flaky`: each of these fails with a chance of one in
+            `number`. `step`: the wall clock jumps by `seconds`. `aim`: `what` is a point of the protocol and an effect,
+            which strikes when that point is passed for the `number`-th time: `crash`, `lose` (the connections break, with
+            the answer), or one write fails with an error.
         process: the process that it strikes.
         seconds: for how long; after a crash, until the process starts again.
     """
@@ -121,9 +127,9 @@ def drawn(
     """Return the script of a seed, with faults of some kinds, on average one each `between_s` seconds."""
     drawing = random.Random(f"script {seed}")
     tasks = tuple(_task(drawing, number) for number in range(drawing.randint(2, 5)))
-    faults, at = list[Fault](), 0.0
+    faults, at, offered = list[Fault](), 0.0, [kind for kind in kinds for _ in range(_AIMS if kind == "aim" else 1)]
     while (at := at + drawing.expovariate(1 / between_s)) < minutes * 60:
-        faults.append(_fault(drawing, round(at, 3), drawing.choice(list(kinds))))
+        faults.append(_fault(drawing, round(at, 3), drawing.choice(offered)))
     more, acts = _loads(random.Random(f"loads {seed}"), minutes * 60)
     return Script(
         seed=seed, tasks=tasks + more, faults=tuple(faults), faulty_s=minutes * 60, works_s=works_s, acts=acts
@@ -173,9 +179,17 @@ def _fault(drawing: random.Random, at: float, kind: str) -> Fault:
             drawing.choice(["ENOSPC", "EIO"]),
         ),
         "stores": lambda: replace(made["writes"](), kind=kind),
+        "flaky": lambda: replace(made["writes"](), kind=kind, number=drawing.choice([3, 10, 30])),
+        "aim": lambda: _aim(drawing, at, away_s),
         "step": lambda: Fault(at, kind, seconds=float(drawing.choice([-90, -3, 3, 90, 600]))),
     }  # fmt: skip
     return made[kind]()
+
+
+def _aim(drawing: random.Random, at: float, away_s: float) -> Fault:
+    point = drawing.choice(POINTS[drawing.choice(list(POINTS))])
+    what = f"{point} {drawing.choice(EFFECTS)}"
+    return Fault(at, "aim", point.partition(".")[0], away_s, drawing.choice([1, 1, 2, 3, 5]), what)
 
 
 def smallest(script: Script, fails: Callable[[Script], bool], *, most: int = 60) -> Script:

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation import script
 from tests.simulation.__main__ import main
 from tests.simulation.guards import GUARDS, found
+from tests.simulation.points import EFFECTS, POINTS
 from tests.simulation.processes import StepWorker
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.script import Fault, Script, Task, drawn, smallest
@@ -28,6 +29,24 @@ def test_a_scenario_breaks_no_promise(name: str) -> None:
     assert not outcome.violations
     counts = any(fault.kind in {"writes", "stores"} for fault in outcome.script.faults)
     assert bool(outcome.counts["refused writes"]) is counts, "the faults reach the disk"
+
+
+QUIET = replace(SCENARIOS["fires, receipts and outcomes are lost"], faults=())
+
+
+def test_a_run_passes_each_point_at_which_faults_aim() -> None:
+    passed = run(QUIET, keep=True).counts
+    assert all(passed[f"passed {point}"] for points in POINTS.values() for point in points)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("step", POINTS)
+def test_a_fault_at_the_second_pass_of_a_point_breaks_no_promise(step: str, effect: str) -> None:
+    point = POINTS[step][-1]
+    fault = Fault(18.0, "aim", point.partition(".")[0], 0.5, 2, f"{point} {effect}")
+    outcome = run(replace(QUIET, tasks=QUIET.tasks[:2], faults=(fault,), faulty_s=60.0, works_s=30.0))
+    assert outcome.counts[f"{effect} at {step}"] == 1
+    assert not outcome.violations
 
 
 def test_a_script_replays_byte_for_byte() -> None:
@@ -63,8 +82,7 @@ def test_a_store_that_answers_before_its_commit_is_found(monkeypatch: pytest.Mon
             self._serves[number] = self._serves[number].__wrapped__
 
     monkeypatch.setattr(StepWorker, "_run", forget)
-    quiet = replace(SCENARIOS["fires, receipts and outcomes are lost"], faults=())
-    assert run(quiet).violations
+    assert run(QUIET).violations
 
 
 def _undone(serve: object) -> object:

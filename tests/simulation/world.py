@@ -5,6 +5,7 @@ import errno
 import gc
 import logging
 import os
+import random  # noqa: TID251  seeded, so that a run can be repeated
 import sys
 import tempfile
 import warnings
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from examples.demo.history import Violation
 from tests.simulation.checking import History, check, read
 from tests.simulation.disk import CALLS_OF_SQLITE, Disk, Failing, under_sqlite
 from tests.simulation.graph import ASK, BROKE, CATEGORY, PROMPTS, ids_of_checkpoints
-from tests.simulation.loop import Clock, Loop, Stalled
+from tests.simulation.loop import Clock, Loop, Stalled, context_of
 from tests.simulation.people import People, opened
+from tests.simulation.points import Points
 from tests.simulation.processes import Process, RunnerProcess, RuntimeProcess
 from tests.simulation.script import RUNNER, RUNTIME, Act, Fault, Script, Task
 from tests.simulation.transport import Network
@@ -69,7 +71,8 @@ class World:
         self.loop.hidden = {str(root): "HOME", f"-{os.getpid()}-": "-PID-"}
         self.clock = Clock(self.loop)
         self.events: list[dict[str, Any]] = []
-        self.disk = Disk(self.loop.note)
+        self.disk, self.points = Disk(self.loop.note), Points()
+        self.disk.reach = self.loop.reach = self.points.reach
         self.network = Network(self.loop, script.seed)
         given = (self.home, self.loop, self.clock, self.disk, self.network, script.seed, self.events)
         self.processes: dict[str, Process] = {
@@ -174,13 +177,27 @@ class World:
             self.network.loses[fault.what] = fault.number
         elif fault.kind == "step":
             self.clock.ahead += timedelta(seconds=fault.seconds)
-        elif fault.kind in {"writes", "stores"}:
-            code, only = getattr(errno, fault.what), CALLS_OF_SQLITE if fault.kind == "stores" else ()
-            failing = Failing(fault.process, fault.number, code, only)
+        elif fault.kind == "aim":
+            self.points.arm(fault.what, fault.number, partial(self._hit, fault))
+        elif fault.kind in {"writes", "stores", "flaky"}:
+            code, only = getattr(errno, fault.what), () if fault.kind == "writes" else CALLS_OF_SQLITE
+            drawn = random.Random(f"flaky {self.script.seed} {fault.at}") if fault.kind == "flaky" else None
+            failing = Failing(fault.process, fault.number, code, only, drawn=drawn)
             with self.disk.failing(failing):
                 await self.clock.sleep(fault.seconds)
         else:
             await self._disconnect(fault)
+
+    def _hit(self, fault: Fault, effect: str) -> None:
+        """Carry out an aimed fault: its process has just passed the point."""
+        self.loop.note("hit", fault.what)
+        if effect == "crash":
+            self._away[fault.process] = self.loop.time() + fault.seconds
+            self.processes[fault.process].node.die_in = 1
+        elif effect == "lose":
+            self.loop.call_soon(self.network.break_all, context=context_of(None))
+        else:
+            self.disk.arm(Failing(fault.process, 1, getattr(errno, effect), most=1))
 
     def _kill(self, fault: Fault) -> None:
         process = self.processes[fault.process]
@@ -203,6 +220,8 @@ class World:
         """End all faults: from now on nothing may fail."""
         self.loop.note("healed")
         self.network.loses.clear()
+        self.points.clear()
+        self.disk.heal()
         self.network.delays.may_be_long = self.loop.disk.may_be_long = False
         self._away.clear()
         for process in self.processes.values():
@@ -270,7 +289,7 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
         world = World(Path(folder) / "h", script, keep=keep)
         asyncio.set_event_loop(world.loop)
         try:
-            with under_sqlite(world.disk), ids_of_checkpoints(world.clock, script.seed):
+            with under_sqlite(world.disk), world.points.watched(), ids_of_checkpoints(world.clock, script.seed):
                 world.loop.run_until_complete(world.main())
         except Stalled:
             world._wrong("S1", "nothing is scheduled any more")
@@ -278,7 +297,8 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
             world.loop.is_over = True
             asyncio.set_event_loop(None)
         counts = Counter({"refused writes": world.disk.failed, "virtual seconds": round(world.loop.time())})
-        counts += Counter(f"{fault.kind} faults" for fault in script.faults) + world.network.lost
+        counts += Counter(f"{fault.kind} faults" for fault in script.faults) + world.network.lost + world.points.struck
+        counts += Counter({f"passed {point}": count for point, count in world.points.passed.items() if keep})
         counts += Counter(f"{act.kind}s asked" for act in script.acts)
         names = Counter(event["event"] for event in world.events)
         counts += Counter({f"{name} events": names[name] for name in COUNTED})
