@@ -8,24 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from task_runner.model.task import (
-    COUNTED,
-    HALTED,
-    OPEN,
-    UNDER_WAY,
-    UNSENT,
-    CatchUp,
-    Fire,
-    FireKind,
-    Outcome,
-    Overlap,
-    ScheduleKind,
-    Snapshot,
-    Task,
-    TaskState,
-    earliest,
-    replace,
-)
+from task_runner.model import task as model
+from task_runner.model.task import Fire, FireKind, Outcome, ScheduleKind, Snapshot, Task, TaskState, replace
 from task_runner.planner import entries, event_triggers, self_paced
 from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
 from task_runner.planner.entries import Plan, joined
@@ -77,14 +61,14 @@ def plan(
     task, rows, paced = snapshot.task, _scheduled(snapshot.open), _paced(snapshot.open)
     if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
         return _without_schedule(snapshot, timetable, now, lately)
-    halted = any(row.outcome in HALTED for row in paced)
-    asks = task.definition.overlap is Overlap.CANCEL_RUNNING and not halted and not lately.resumed
+    halted = any(row.outcome in model.HALTED for row in paced)
+    asks = task.definition.overlap is model.Overlap.CANCEL_RUNNING and not halted and not lately.resumed
     if halted and not halted_waits:
         return _idle(snapshot, asks=asks)
-    busy = halted or any(row.outcome in UNDER_WAY for row in paced)
+    busy = halted or any(row.outcome in model.UNDER_WAY for row in paced)
     if busy and not reachable:
         return _idle(snapshot, asks=asks)
-    skips = task.definition.overlap is Overlap.SKIP and not halted and not _unsent(rows)
+    skips = task.definition.overlap is model.Overlap.SKIP and not halted and not _unsent(rows)
     if skips and busy and not halted_waits and _in_doubt(task, timetable, now, lately):
         return _idle(snapshot, asks=asks)
     ended_at = lately.ended_at if skips else None
@@ -148,7 +132,9 @@ def _plan_active(
 
 def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
     """Settle a task's unsent fires as skipped for `reason`; include manual fires only if `manual`. Keep the cursor."""
-    unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
+    unsent = [
+        fire for fire in snapshot.open if fire.outcome in model.UNSENT and (manual or fire.kind is not FireKind.MANUAL)
+    ]
     task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - entries.returned_places(unsent))
     if task.pacing is not None:
         task = replace(task, pacing=self_paced.withdrawn(task, unsent, reason))
@@ -180,7 +166,7 @@ def _given_up(snapshot: Snapshot, due: entries.Due, now: datetime) -> tuple[Fire
     aged = waited_too_long(task, unsent, now)
     rest = _without(unsent, aged)
     skipped = (*aged, snapshot.tail) if snapshot.tail else aged
-    if not skipped or not (_folds(task) or task.definition.catch_up is CatchUp.RUN_ONCE):
+    if not skipped or not (_folds(task) or task.definition.catch_up is model.CatchUp.RUN_ONCE):
         return aged
     newest_at = max(fire.first_at for fire in skipped)
     behind = tuple(row for row in rest if row.last_at < newest_at)
@@ -194,7 +180,7 @@ def _without(rows: tuple[Fire, ...], settled: tuple[Fire, ...]) -> tuple[Fire, .
 
 
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
-    return tuple(row for row in rows if row.outcome in UNSENT and row.outcome is not Outcome.HELD)
+    return tuple(row for row in rows if row.outcome in model.UNSENT and row.outcome is not Outcome.HELD)
 
 
 def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -> bool:
@@ -226,7 +212,7 @@ def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
 
 def _paced(fires: Iterable[Fire]) -> tuple[Fire, ...]:
     """Return the fires that overlap rules apply to: all except manual fires and backfills."""
-    return tuple(fire for fire in fires if fire.kind in COUNTED)
+    return tuple(fire for fire in fires if fire.kind in model.COUNTED)
 
 
 def _idle(snapshot: Snapshot, *, asks: bool = True) -> Plan:
@@ -275,7 +261,7 @@ def _room(task: Task, rows: tuple[Fire, ...]) -> int | None:
 
 
 def _folds(task: Task) -> bool:
-    return task.definition.overlap is not Overlap.QUEUE
+    return task.definition.overlap is not model.Overlap.QUEUE
 
 
 def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
@@ -284,7 +270,7 @@ def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime,
         return ()
     sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not row.is_queued)
     late = late_fires(sendable, due, now)
-    if late and task.definition.catch_up is CatchUp.RUN_ONCE:
+    if late and task.definition.catch_up is model.CatchUp.RUN_ONCE:
         late += tuple(row for row in unsent if row.is_queued)
     return late
 
@@ -301,7 +287,7 @@ def _within(caught: CaughtUp, room: int | None, task: Task, due: entries.Due) ->
 def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, busy: bool) -> list[Fire]:
     """Return the unsent fires that overlap decides about, after catch-up."""
     newest = {fire.entry_id: fire for fire in caught.changed}
-    still = [fire for row in unsent if (fire := newest.get(row.entry_id, row)).outcome in UNSENT]
+    still = [fire for row in unsent if (fire := newest.get(row.entry_id, row)).outcome in model.UNSENT]
     # An unsent fire is undelivered and does not overlap, so it stays unchanged while another fire is running.
     only_waiting = busy and _folds(task)
     return [fire for fire in still if fire.outcome is Outcome.WAITING] if only_waiting else still
@@ -310,7 +296,7 @@ def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, bus
 def _absorbed(snapshot: Snapshot, still: list[Fire], caught: CaughtUp) -> CaughtUp:
     """Extend a waiting fire over the times that would be skipped after it, so that it covers one run."""
     task = snapshot.task
-    if not still or not caught.skips or task.definition.overlap is Overlap.QUEUE:
+    if not still or not caught.skips or task.definition.overlap is model.Overlap.QUEUE:
         return caught
     run = entries.merged((*caught.skips, *caught.fires))
     if run.last_at in snapshot.taken:
@@ -331,7 +317,7 @@ def _assemble(
     before = {fire.entry_id: fire for fire in snapshot.open}
     changed = {fire.entry_id: fire for fire in (*caught.changed, *lined.changed)}
     rows = [changed.get(fire.entry_id, fire) for fire in _paced(snapshot.open)] + list(lined.new)
-    settled = [before[fire.entry_id] for fire in changed.values() if fire.outcome not in OPEN]
+    settled = [before[fire.entry_id] for fire in changed.values() if fire.outcome not in model.OPEN]
     task = replace(
         snapshot.task,
         cursor_at=cursor,
@@ -339,7 +325,7 @@ def _assemble(
         accepted=snapshot.task.accepted - entries.returned_places(settled),
         rewound_until=_still_rewound(snapshot.task, cursor),
     )
-    opened = [row for row in rows if row.outcome in OPEN]
+    opened = [row for row in rows if row.outcome in model.OPEN]
     if not opened and (ended := _ended(task, timetable, now)):
         task = replace(task, state=ended, wake_at=None)
     else:
@@ -370,11 +356,11 @@ def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, 
     for row in _scheduled(rows):
         if row.outcome is not Outcome.PENDING or row.is_queued or row.send_by is None:
             continue
-        if task.definition.catch_up is CatchUp.SKIP and row.send_by >= now:
+        if task.definition.catch_up is model.CatchUp.SKIP and row.send_by >= now:
             wakes.append(row.send_by + LEAST)
         if task.definition.catch_up_window is not None:
             wakes.append(max(row.send_by, row.last_at + task.definition.catch_up_window) + LEAST)
-    return earliest(*wakes)
+    return model.earliest(*wakes)
 
 
 def _still_rewound(task: Task, cursor: datetime) -> datetime | None:
@@ -422,8 +408,8 @@ def fires_alone(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
         return None
     following = timetable.next_after(due_at)
     fire = entries.fresh(task, due_at)
-    late = fire.send_by + LEAST if fire.send_by and definition.catch_up is CatchUp.SKIP else None
-    after = replace(task, cursor_at=due_at, wake_at=earliest(following, late))
+    late = fire.send_by + LEAST if fire.send_by and definition.catch_up is model.CatchUp.SKIP else None
+    after = replace(task, cursor_at=due_at, wake_at=model.earliest(following, late))
     plan = Plan(task=after, new=(fire,), tail=snapshot.tail)
     return Alone(plan=plan, until=due_at + definition.grace, following=following)
 

@@ -361,14 +361,6 @@ def _private(key: Key) -> Any:
     return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key.secret))
 
 
-def append_alone(path: Path, store: str, at: datetime, facts: Sequence[Fact]) -> None:
-    """Append records to the chain in a store's file. No process may have the file open."""
-    engine = sa.create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        Chain(table_of(sa.MetaData()), store).append(connection, at, facts)
-    engine.dispose()
-
-
 def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
     """Return a home's signing keys, the current one first. Make the first key if none exists. Raises Corrupt."""
     keys = KeyFile(home, AUDIT)

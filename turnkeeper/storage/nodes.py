@@ -22,7 +22,7 @@ from turnkeeper import __version__
 from turnkeeper.clock import Clock, SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
-from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, TurnkeeperError, Unreachable
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.schema_revision import STORES
@@ -420,29 +420,13 @@ class Cluster:
 
 def read_cluster(url: str) -> Cluster:
     """Read a database's state. Raises TurnkeeperError if the database does not answer or has no tables."""
-    with _connected(url) as connection:
+    with connected(url) as connection:
         connection.execute("SET default_transaction_read_only = on")
         return _read(lambda query: connection.execute(query.encode()).fetchall())
 
 
-_STRIKE = """DELETE FROM runner.nodes WHERE name = %s
-    AND beat_us < (extract(epoch FROM clock_timestamp()) - %s) * 1000000"""
-
-
-def strike(url: str, name: str) -> int:
-    """Delete the stale processes of a machine. Return their number. Raises NotFound, or Conflict."""
-    with _connected(url) as connection:
-        if count := connection.execute(_STRIKE.encode(), (name, GONE_AFTER_S)).rowcount:
-            return int(count)
-        found = connection.execute("SELECT name FROM runner.nodes").fetchall()
-    names = sorted({str(row["name"]) for row in found})
-    if name in names:
-        raise Conflict("is running, or was seen seconds ago", where=name, hint="stop it there: turnkeeper down")
-    raise NotFound("no machine has this name", where=name, hint=f"use one of: {', '.join(names)}" if names else "")
-
-
 @contextmanager
-def _connected(url: str) -> Iterator[Any]:
+def connected(url: str) -> Iterator[Any]:
     """Yield a separate connection. Raises the same errors as `read_cluster`."""
     import psycopg  # noqa: PLC0415  only where a server is used
     from psycopg.rows import dict_row  # noqa: PLC0415

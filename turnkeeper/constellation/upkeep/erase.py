@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from sqlalchemy import MetaData, create_engine
+
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
@@ -237,7 +239,7 @@ class Eraser:
             fields = found.erased.get(path.name, [])
             if path.exists():
                 said = {"kind": "erased", "places": sum(found.counts.values()), "fields": sorted(set(fields))}
-                chain.append_alone(path, store_name, at, [said])
+                _append(path, store_name, at, [said])
         for path in self._stores:
             with sqlite_files.alone(path) as store:
                 for cell in list(sqlite_files.cells(store)):
@@ -355,3 +357,11 @@ def holds(home: Home, mask: Mask) -> list[str]:
         for path in sorted(home.root.rglob("*"))
         if path.is_file() and not path.is_symlink() and mask.of_bytes(path.read_bytes()) is not None
     ]
+
+
+def _append(path: Path, store: str, at: datetime, facts: Iterable[dict[str, Any]]) -> None:
+    """Append records to the chain in a store's file. No process may have the file open."""
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        chain.Chain(chain.table_of(MetaData()), store).append(connection, at, list(facts))
+    engine.dispose()

@@ -29,7 +29,7 @@ from turnkeeper.console import home, note, status
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
 from turnkeeper.storage import nodes, schema_revision, sqlite_files
 from turnkeeper.storage.chain import SCHEMAS, Recorder, SharedChains
 from turnkeeper.storage.database import Database, make_schemas
@@ -346,6 +346,22 @@ def forget(node: Annotated[str, typer.Argument(help="The machine's name in `turn
     place = home()
     if not (url := load_settings(place).store.shared_url):
         raise Conflict("names no database that several machines share", where=str(place.config))
-    count = nodes.strike(url, node)
+    count = _strike(url, node)
     said = "process that is" if count == 1 else "processes that are"
     note(f"forgot {count} {said} gone of {node}; if it returns, it is listed again")
+
+
+_STRIKE = """DELETE FROM runner.nodes WHERE name = %s
+    AND beat_us < (extract(epoch FROM clock_timestamp()) - %s) * 1000000"""
+
+
+def _strike(url: str, name: str) -> int:
+    """Delete the stale processes of a machine. Return their number. Raises NotFound, or Conflict."""
+    with nodes.connected(url) as connection:
+        if count := connection.execute(_STRIKE.encode(), (name, nodes.GONE_AFTER_S)).rowcount:
+            return int(count)
+        found = connection.execute("SELECT name FROM runner.nodes").fetchall()
+    names = sorted({str(row["name"]) for row in found})
+    if name in names:
+        raise Conflict("is running, or was seen seconds ago", where=name, hint="stop it there: turnkeeper down")
+    raise NotFound("no machine has this name", where=name, hint=f"use one of: {', '.join(names)}" if names else "")
