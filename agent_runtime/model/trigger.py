@@ -157,6 +157,7 @@ class TriggerHeader:
     fire_id: str
     attempt: int
     task_name: str
+    fired_at: datetime | None = None
 
 
 def header_of(trigger: Trigger | TriggerHeader) -> TriggerHeader:

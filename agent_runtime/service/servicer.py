@@ -210,6 +210,7 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
         trigger="fire" if key.fire_id else "author",
         summary=_why_kept(connection, key) if key.became == "kept" else "",
         error=event.error if event else "",
+        fired_at=key.at if key.fire_id else None,
         **reads.progress_fields(connection, turn_id),
     )
 

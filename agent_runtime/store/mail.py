@@ -19,6 +19,7 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, delete, select, text, update
 
 from agent_runtime.model.decide import UNFINISHED
+from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger, TriggerHeader, header_of, sendable
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store.schema import cancels, delegations, deliveries, handoffs, turns
@@ -136,18 +137,21 @@ def answered(connection: Connection, turn_id: str) -> None:
 def add_terminal_delivery(connection: Connection, trigger: Trigger | TriggerHeader, name: str, at: datetime) -> None:
     """Record that a fire's envelope waits in its agent's inbox. Writing it again changes nothing."""
     row = {**vars(header_of(trigger)), "name": name, "state": "waiting", "reason": "", "at_us": to_us(at)}
+    del row["fired_at"]
     connection.execute(upsert(deliveries, [deliveries.c.key]).values(row))
 
 
 def terminal_deliveries_by_key(connection: Connection, keys: Collection[str]) -> dict[str, TerminalDelivery]:
-    return {row["key"]: TerminalDelivery(**row) for row in _DELIVERIES_BY_KEY.dicts(connection, wanted=listed(keys))}
+    return {
+        row["key"]: from_row(TerminalDelivery, row) for row in _DELIVERIES_BY_KEY.dicts(connection, wanted=listed(keys))
+    }
 
 
 def terminal_delivery_of_turn(connection: Connection, turn_id: str) -> TerminalDelivery | None:
     """Return the terminal delivery whose receipt named this turn id, which no turn has."""
     query = select(*_DELIVERY).where(deliveries.c.turn_id == turn_id)
     row = connection.execute(query).mappings().one_or_none()
-    return TerminalDelivery(**row) if row is not None else None
+    return from_row(TerminalDelivery, row) if row is not None else None
 
 
 def waiting_deliveries(connection: Connection) -> list[TerminalDelivery]:
@@ -157,7 +161,7 @@ def waiting_deliveries(connection: Connection) -> list[TerminalDelivery]:
         .where(deliveries.c.state == "waiting")
         .order_by(deliveries.c.at_us, deliveries.c.name, deliveries.c.key)
     )
-    return [TerminalDelivery(**row) for row in connection.execute(query).mappings()]
+    return [from_row(TerminalDelivery, row) for row in connection.execute(query).mappings()]
 
 
 def cancelled_among(connection: Connection, turn_ids: Sequence[str]) -> dict[str, str]:
@@ -240,7 +244,10 @@ OWE = Statement(  # records that a turn is over, if its sender waits for an answ
     .where(delegations.c.turn_id == bindparam("of"), text("delegations.state = 'open'"))
     .values(state="owed")
 )
-_DELIVERY = [deliveries.c[name] for name in TerminalDelivery.__dataclass_fields__]
+_DELIVERY = [
+    deliveries.c.at_us.label("fired_at_us") if name == "fired_at" else deliveries.c[name]
+    for name in TerminalDelivery.__dataclass_fields__
+]
 _DELIVERIES_BY_KEY = Statement(select(*_DELIVERY).where(among(deliveries.c.key, "wanted")))
 _WAITING = (handoffs.c.agent == bindparam("of")) & text("handoffs.turn_id = ''")
 _GIVE_ALL = Statement(update(handoffs).where(_WAITING).values(turn_id=bindparam("to")))

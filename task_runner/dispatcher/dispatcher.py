@@ -27,6 +27,7 @@ from task_runner.store.rows import Cause, Key, Outgoing
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Denied, TurnkeeperError
 from turnkeeper.rpc.process import Failpoints, together
@@ -316,7 +317,11 @@ class Dispatcher:
         now = self._clock.now()
         held, freed = self._note_held(receipts)
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
-        since = self._asked_at
+        since, refused = self._asked_at, any(receipt.HasField("error") for receipt in receipts)
+        if refused and (
+            taking := offered("fires of lost commits", self._store, self._runtime, self._log, receipts, keys)
+        ):
+            receipts = await taking
 
         def record(session: Session) -> planning.Planned:
             _note_silence(session, since, now)
@@ -331,7 +336,7 @@ class Dispatcher:
         self._kept_back = (self._kept_back | held.keys()) - freed
         self._log.emit_all(done.events)
         self._asked_at = now if self._unanswered else None
-        if any(receipt.HasField("error") for receipt in receipts):
+        if refused:
             self._changed.set()
         self.work.set()
 

@@ -33,7 +33,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LONGEST_WAIT_S = 30.0
 _ASKED_AT_ONCE = 100
-_STATES = {wire.TurnEvent.State.Value(state.name): state for state in ledger.TurnState}
+KNOWN_STATES = {wire.TurnEvent.State.Value(state.name): state for state in ledger.TurnState}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class Follower:
         """Record events and the position after the last of them in one transaction."""
         now = self._clock.now()
         said = await self._said(batch)
-        about = [event for event in batch if event.fire_id and event.state in _STATES]
+        about = [event for event in batch if event.fire_id and event.state in KNOWN_STATES]
         news = [news_of(event, now)._replace(said=said.get(event.fire_id, {})) for event in about]
         written_to = {event.thread_id for event in batch if _is_by_author(event)}
         last = batch[-1]
@@ -140,9 +140,9 @@ class Follower:
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
             now = self._clock.now()
             lost = [fire for fire, turn in zip(fires, turns, strict=True) if turn is None and again]
-            known = [turn for turn in turns if turn is not None and turn.state in _STATES]
+            known = [turn for turn in turns if turn is not None and turn.state in KNOWN_STATES]
             said = await self._said(known)
-            news = [_of_turn(turn, now)._replace(said=said.get(turn.fire_id, {})) for turn in known]
+            news = [of_turn(turn, now)._replace(said=said.get(turn.fire_id, {})) for turn in known]
             done = await self._store.run(partial(_recover, lost=lost, news=news, now=now))
             if lost:
                 self._wakes.lost.set()
@@ -161,6 +161,8 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
         fire = fires.get(item.fire_id)
         if fire is None:
             continue
+        if fire.outcome is Outcome.PENDING and fire.attempt == item.attempt and not fire.refusals:
+            recorded += offered("turn of an unsent fire", session, fire, item, now) or ()
         moved = ledger.turned(
             fire, item.state, item.at, attempt=item.attempt or fire.attempt, turn_id=item.turn_id, error=item.error
         )
@@ -247,7 +249,8 @@ def _is_by_author(event: wire.TurnEvent) -> bool:
     return event.trigger == wire.TurnEvent.AUTHOR and event.state == wire.TurnEvent.STARTED and not event.fire_id
 
 
-def _of_turn(turn: wire.Turn, now: datetime) -> News:
+def of_turn(turn: wire.Turn, now: datetime) -> News:
+    """Convert a turn to a report about its fire. A turn without an end gets the time `now`."""
     return _news(turn, _instant(turn.ended_at, now), turn.error)
 
 
@@ -255,7 +258,7 @@ def _news(turn: wire.Turn | wire.TurnEvent, at: datetime, error: str) -> News:
     return News(
         fire_id=turn.fire_id,
         attempt=turn.attempt,
-        state=_STATES[turn.state],
+        state=KNOWN_STATES[turn.state],
         at=at,
         turn_id=turn.turn_id,
         error=error,

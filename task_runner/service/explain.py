@@ -14,7 +14,7 @@ from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.causes import cause_of, lasting
 from task_runner.service.changes import find
 from task_runner.service.views import show_fire, stamp
-from task_runner.store.rows import Note, Outage
+from task_runner.store.rows import Cause, Note, Outage
 from task_runner.store.store import Session
 from turnkeeper.times import format_duration, format_rough, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -134,7 +134,7 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
     )
     said, outages = explained(asked), session.outages_of_all_kinds()
     cause = cause_of(said.entry, asked.definition.grace, outages, _within(said.entry, at)) if said.entry else ""
-    said = said._replace(lines=(*said.lines, *_why(said, asked, cause, outages)))
+    said = said._replace(lines=(*said.lines, *_why(said, asked, cause, outages), *_lost(said.entry, outages)))
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
     stamp(answer.at, at)
     if not asked.is_before_creation:
@@ -161,6 +161,12 @@ def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outag
     if at_present and said.verdict in {"future", "unplanned", *(outcome.value for outcome in model.UNDER_WAY)}:
         return [f"At present: {at_present}. No fire is sent until that ends."]
     return []
+
+
+def _lost(entry: Fire | None, outages: Sequence[Outage]) -> list[str]:
+    """Describe the loss after which a fire was taken over from the runtime, if it was."""
+    of = [each for each in outages if each.cause is Cause.LOST and each.task_id == (entry and entry.task_id)]
+    return [f"The {each}." for each in of if entry and entry.fire_id and f" {entry.fire_id}," in each.why]
 
 
 def _time_in_question(session: Session, task: Task, text: str, now: datetime) -> datetime:

@@ -91,6 +91,7 @@ class Cause(StrEnum):
     ASLEEP = "machine asleep, or its clock set ahead,"
     SUSPENDED = "task runner suspended"
     STORE = "store of the task runner not usable"
+    LOST = "last commits of the task runner's store lost"
     HELD = "fires held by the agent runtime"
     AUTHOR = "thread waiting for its author"
     PAUSED = "paused"

@@ -37,6 +37,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/integration/workspace/test_folder.py": "reads a folder of the author's; there is no store",
     "tests/integration/lifecycle/test_damaged_stores.py": "damages pages of SQLite files",
     "tests/integration/lifecycle/test_lost_stores.py": "takes files of stores away; a database: test_restored_database.py",
+    "tests/integration/lifecycle/test_lost_commits.py": "puts an older file of a store back",
     "tests/integration/lifecycle/test_mixed_builds.py": "processes of one machine; of several: integration/cluster/",
     "tests/integration/lifecycle/test_machine_trouble.py": "disks and files of one home",
     "tests/integration/lifecycle/test_moved_home.py": "a home's folder goes to another place",

@@ -1,6 +1,7 @@
 """A fire that is sent again after its category or agent has gone."""
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_runtime.model.trigger import to_envelope
 from agent_runtime.service.requests import read_fire
@@ -53,3 +54,13 @@ async def test_what_a_killed_writer_had_not_put_yet_is_no_duplicate(bench: Bench
     receipt = await bench.accept(bench.fire())
     assert receipt.disposition == wire.FireReceipt.ACCEPTED
     assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+
+
+async def test_the_runtime_says_when_a_fire_was_sent_or_at_least_accepted(bench: Bench) -> None:
+    """So the runner can tell a fire that its store lost from a fire that someone else sent."""
+    sent_at = Timestamp(seconds=1_790_000_100)
+    assert (await bench.run(fired_at=sent_at)).state == STATES.SUCCEEDED
+    turn = await bench.service.GetTurn(wire.GetTurnRequest(fire_id=bench.fire().fire_id, attempt=1), None)
+    assert turn.fired_at == sent_at
+    receipt = await bench.accept(bench.fire(2, agent="codex", fired_at=sent_at))
+    assert (await bench.turn(receipt.turn_id)).fired_at.seconds > sent_at.seconds, "its row has the time of acceptance"

@@ -54,6 +54,7 @@ SENTENCES = {
     "{last_nominal_at}: {reason}[ ({because})].",
     "fire.sent": f"the task runner sent {_OF_TASK} to the agent runtime[, attempt {{attempt}}].",
     "fire.accepted": f"the task runner learned that the agent runtime has accepted {_OF_TASK}.",
+    "fire.taken_over": f"the store of the task runner had lost {_OF_TASK}: the turn of the agent runtime counts.",
     "fire.refused": f"the agent runtime refused {_OF_TASK}[: {{code}}][ {{field}}].",
     "fire.running": f"the task runner learned that a turn runs for {_OF_TASK}.",
     "fire.interrupted": f"the task runner learned that {_OF_TASK} waits for the author's decision.",
