@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import langchain
 import pytest
 from langchain_core.messages import AIMessage
+from packaging.version import Version
 from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer import groups, saver
@@ -23,14 +25,17 @@ from tests.support.scripted import calls
 from turnkeeper.storage import database
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
+# Checkpoints: its input, and one for each step, with what the step wrote. Before LangChain 1.4, a hook after each call of a
+# model is a step of its own: see `agent_runtime.graph.models.call`.
+PUT = 5 if Version(langchain.__version__) >= Version("1.4") else 7
 THREADS = {
     "db-agent": 2,  # the turn begins; it ends
     "checkpoints-read": 2,  # the newest of its thread: before it is decided, and by LangGraph
-    "checkpoints-write": 5,  # its input, and one for each step, with what the step wrote
+    "checkpoints-write": PUT,
     "inbox": 3,  # put, claimed, archived
     "graph": 2,  # LangChain's, for each call of a model that is not async
 }
-COMMITS = {"db-agent": 2, "checkpoints-write": 5}
+COMMITS = {"db-agent": 2, "checkpoints-write": PUT}
 SYNCED_FILES = 3  # the envelope and its folder, and the folder of those that were dealt with
 
 
