@@ -14,6 +14,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import Connection, select
+
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.agent_messages import reply, thread_of
 from agent_runtime.mailbox.mailboxes import Mailboxes
@@ -22,7 +24,8 @@ from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, RESERVED, Trig
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.store import mail
-from agent_runtime.store.turn_reads import get_keys
+from agent_runtime.store.schema import delegations
+from agent_runtime.store.turn_reads import get_keys, get_turn
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus import acks, folders, letters
 from turnkeeper.bus.envelope import Envelope
@@ -37,6 +40,20 @@ POLL_S = 1.0  # agents write their files without a notification
 MOST_A_MINUTE = 60  # messages of one agent, in a burst or over time; more messages wait in its outbox
 CATEGORY = "conversation"
 PEER = "peer"
+
+
+def open_requests(connection: Connection, agent: str, by: str) -> list[tuple[mail.Delegation, TurnRecord]]:
+    """Return agent0's unanswered messages to an agent in a terminal, with agent0's turns, oldest first.
+
+    If the turn `by` already answers one of them, return only that one.
+    """
+    mine = select(delegations.c.parent).where(delegations.c.turn_id == by, delegations.c.sender == agent)
+    is_open = (delegations.c.state == "open") | delegations.c.turn_id.in_(mine)
+    own = (delegations.c.agent == agent) & (delegations.c.sender == FIRST_AGENT) & is_open
+    found = [mail.Delegation(**row) for row in connection.execute(select(delegations).where(own)).mappings()]
+    found = [item for item in found if item.state != "open"] or found
+    asked = [(item, parent) for item in found if (parent := get_turn(connection, item.parent)) is not None]
+    return sorted(asked, key=lambda pair: pair[1].number)
 
 
 class _Allowance:
@@ -134,7 +151,7 @@ class Outboxes:
     async def _trigger(self, letter: Envelope) -> Trigger:
         """Return the trigger for a letter. Raises InvalidInput for an answer without a question."""
         agent, answers = letter.sender, str(letter.meta.get("answers", ""))
-        left = await self.store.read(mail.open_requests, agent, _turn_of(letter))
+        left = await self.store.read(open_requests, agent, _turn_of(letter))
         if answers:
             asked = [(item, parent) for item, parent in left if item.turn_id == answers]
         else:

@@ -21,10 +21,8 @@ from sqlalchemy import Connection, bindparam, delete, select, text, update
 from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger, TriggerHeader, header_of, sendable
-from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store.schema import cancels, delegations, deliveries, handoffs, turns
 from agent_runtime.store.turn_events import add_event
-from agent_runtime.store.turn_reads import get_turn
 from turnkeeper.bus.envelope import wrapped
 from turnkeeper.storage.statements import Statement, among, listed, storable, upsert
 from turnkeeper.times import to_us
@@ -100,20 +98,6 @@ def answer_to(connection: Connection, turn_id: str, agent: str) -> str | None:
     """Return the turn that is an agent's answer to a message or a fire. None if there is none."""
     own = (delegations.c.parent == turn_id) & (delegations.c.sender == agent)
     return connection.execute(select(delegations.c.turn_id).where(own)).scalars().first()
-
-
-def open_requests(connection: Connection, agent: str, by: str) -> list[tuple[Delegation, TurnRecord]]:
-    """Return agent0's unanswered messages to an agent in a terminal, with agent0's turns, oldest first.
-
-    If the turn `by` already answers one of them, return only that one.
-    """
-    mine = select(delegations.c.parent).where(delegations.c.turn_id == by, delegations.c.sender == agent)
-    is_open = (delegations.c.state == "open") | delegations.c.turn_id.in_(mine)
-    own = (delegations.c.agent == agent) & (delegations.c.sender == FIRST_AGENT) & is_open
-    found = [Delegation(**row) for row in connection.execute(select(delegations).where(own)).mappings()]
-    found = [item for item in found if item.state != "open"] or found
-    asked = [(item, parent) for item in found if (parent := get_turn(connection, item.parent)) is not None]
-    return sorted(asked, key=lambda pair: pair[1].number)
 
 
 def get_delegation(connection: Connection, turn_id: str) -> Delegation | None:

@@ -115,6 +115,7 @@ def show_task(task: Any, output: console.Output) -> None:
     times |= {field.written_as for field in FIELDS if field.kind is INSTANT}
     keys = [*_FIRST, *(key for key in row if key not in _FIRST)]
     said = row | {"state": texts.state_of(row), "last_outcome": in_words(row["last_outcome"] or "")}
+    said["prompt"] = offered("documents in words", row["prompt"]) or row["prompt"]
     lines = [
         (key.replace("_", "-"), texts.local(row[key], day=True) if key in times else texts.text_of(said[key]))
         for key in keys

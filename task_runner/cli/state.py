@@ -13,6 +13,7 @@ from task_runner.cli.rows import fire_row
 from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.surfaces import required
 from turnkeeper.console.unseen import in_words, plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
@@ -118,6 +119,7 @@ def run(
     var: Annotated[list[str] | None, typer.Option(help="A value for this run, of {{ var.KEY }}: key=value.")] = None,
     payload: Annotated[str, typer.Option(help="Another payload, for this run: a JSON object, or @FILE.")] = "",
     input_: Annotated[str, typer.Option("--input", help="Another input of the graph, for this run.")] = "",
+    file: Annotated[list[str] | None, typer.Option(help="A text file to give with the prompt, for this run.")] = None,
     output: console.OutputOption = console.Output.TABLE,
 ) -> int:
     """Fire a task now, in addition to its schedule.
@@ -131,6 +133,9 @@ def run(
     if wait and not (chosen.serving or chosen.is_served_elsewhere()):
         hint = way_to(chosen.home, PROCESS)
         raise InvalidInput("no daemon runs, so the task would not fire", where="--wait", hint=hint)
+    if file:
+        before = chosen.call(wire.GetTaskRequest(name=name)).spec.prompt
+        prompt = required("prompt with documents", chosen.home, prompt or None, file, before)
     texts = [read_file(text[1:]) if text.startswith("@") else text for text in (payload, input_)]
     request = wire.RunTaskRequest(name=name, prompt=prompt, payload_json=texts[0], input_json=texts[1])
     request.request_id = SystemEntropy().hex(12)

@@ -21,8 +21,8 @@ from turnkeeper.v1 import schedules_pb2 as wire
 F = TypeVar("F", bound=Callable[..., Any])
 # The headings of the help, with their options. Any other option is listed under the last heading.
 PANELS = {
-    "What to do": "channel prompt prompt_file payload_json input_json thread_id graph context_json config_json agent"
-    " tags",
+    "What to do": "channel prompt prompt_file file payload_json input_json thread_id graph context_json config_json"
+    " agent tags",
     "When": "cron every at in rrule dynamic on after filters debounce first if_silent timezone jitter exclude"
     " ignore_calendar start_at end_at",
     "Permissions": "category read_only approval_reminder approval_escalation approval_timeout",
@@ -64,6 +64,8 @@ def _options() -> dict[str, Any]:
         if field.name == "prompt":
             help_ = "A file with the prompt; - is stdin."
             options["prompt_file"] = Annotated[str | None, typer.Option("--prompt-file", help=help_)]
+            help_ = "A text file to give with the prompt; several times for several."
+            options["file"] = Annotated[list[str] | None, typer.Option("--file", help=help_)]
     return options
 
 
@@ -85,6 +87,10 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
         values |= {"on": "task.succeeded", "filters": [*values.get("filters", ()), f"after={after.replace(' ', '')}"]}
     if file := values.pop("prompt_file", ""):
         values["prompt"] = sys.stdin.read() if file == "-" else read_file(file)
+    if (files := values.pop("file", [])) or "prompt" in values:
+        prompt = values.get("prompt")
+        give = required if files else offered
+        values["prompt"] = give("prompt with documents", console.named_home(), prompt, files, spec.prompt) or prompt
     cleared = _clear(spec, values)
     for name in (field.name for field in FIELDS if field.name in values and field.name not in cleared):
         put(spec, name, _value(BY_NAME[name], values[name]))

@@ -15,6 +15,7 @@ from agent_runtime.cli.rows import FOR_PEOPLE, asked, resolve_command
 from agent_runtime.model.mapping import to_json
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.surfaces import required
 from turnkeeper.console import Output, OutputOption, console, note, show_rows, status
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, listing
@@ -157,6 +158,7 @@ def send(
     agent: Annotated[str, typer.Option(help="The hosted agent that answers; default agent0.")] = "",
     category: Annotated[str, typer.Option(help="The turn's category; default conversation.")] = "",
     keep_loop: Keep = False,
+    file: Annotated[list[str] | None, typer.Option(help="A text file to give with the message; several times.")] = None,
     wait: Wait = False,
     timeout: Patience = "10m",
 ) -> None:
@@ -169,8 +171,7 @@ def send(
     Text that begins with /loop is about loops: /loop 15m PROMPT makes a loop in this conversation; /loop list; /loop
     stop. //loop is sent as /loop. Text from standard input is always a message.
 
-    With --wait the exit code is 0 if the turn ended well, 1 if it failed or was cancelled, and 7 if it waits for your
-    decision.
+    With --wait the exit code is 0 if the turn ended well, 1 if it failed or was cancelled, and 7 if it waits for you.
 
     Example: turnkeeper send general "When was the pump replaced?" --wait
     """
@@ -184,7 +185,7 @@ def send(
             typer.echo(plain(line))
         return
     patience_s = parse_duration(timeout, field="--timeout").total_seconds()
-    words = sys.stdin.read() if text == "-" else text
+    words = _words(text, file or [])
     given: dict[str, Any] = {"channel": channel, "thread_id": thread, "graph": graph, "agent": agent}
     given |= {"context_json": _json_of(context), "config_json": _json_of(config), "input_json": _json_of(input_)}
     request = wire.SendMessageRequest(
@@ -202,6 +203,12 @@ def send(
         with status("waiting for the answer"):
             turn = _await(sent.turn_id, patience_s)
         _print_answer(turn)
+
+
+def _words(text: str, files: list[str]) -> str:
+    """Return the text of a message, with its files."""
+    words = sys.stdin.read() if text == "-" else text
+    return required("prompt with documents", terminal.named_home(), words, files) if files else words
 
 
 def _check_answer(sent: wire.SendMessageResponse) -> None:

@@ -22,6 +22,7 @@ from agent_runtime.cli.chat import blocks, texts
 from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console.lists import shown
 from turnkeeper.console.unseen import in_words, plain, prose
 from turnkeeper.rpc.forms import Request, can_stand, option_text, question_of, request_in, ways_of
@@ -258,6 +259,8 @@ def _message(change: Change, layout: "Layout") -> Iterator[RenderableType]:
         if role == "note" and not layout.wide and (left := _LEFT.match(text)):
             yield layout.line(role, f"{left[0]} (all of it: -o wide)")
             return
+        if message.role in {"trigger", "author"} and not layout.wide:
+            text = offered("documents in words", text) or text
         yield layout.line(role, said) if (said := texts.fields_text(text, role)) else layout.said(role, text)
     for call in message.tool_calls:
         yield tool_call(layout, call.name, call.args_json)

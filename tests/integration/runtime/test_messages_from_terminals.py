@@ -12,8 +12,7 @@ from langchain_core.messages import AIMessage
 from agent_runtime.mailbox import outboxes
 from agent_runtime.mailbox.agent_messages import thread_of
 from agent_runtime.mailbox.inbox import reading
-from agent_runtime.mailbox.outboxes import MOST_A_MINUTE
-from agent_runtime.store import mail
+from agent_runtime.mailbox.outboxes import MOST_A_MINUTE, open_requests
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
@@ -88,7 +87,7 @@ async def test_an_answer_becomes_a_turn_where_agent0_asked_and_the_next_one_does
 
 async def test_an_answer_to_what_was_never_asked_or_is_answered_is_set_aside(bench: Bench) -> None:
     await asked(bench)
-    ((item, _),) = await bench.runtime.store.read(mail.open_requests, "codex", "")
+    ((item, _),) = await bench.runtime.store.read(open_requests, "codex", "")
     says(bench, "1", body="a guess", meta={"answers": "turn-0"})  # type: ignore[arg-type]
     await until_trail(bench, "outbox.refused")
     says(bench, "2", body="it is green", meta={"answers": item.turn_id})  # type: ignore[arg-type]

@@ -12,9 +12,10 @@ from sqlalchemy.exc import OperationalError
 from agent_runtime.cli import client
 from agent_runtime.cli.chat import conversation
 from agent_runtime.graph.checkpointer import saver
+from agent_runtime.mailbox.outboxes import open_requests
 from agent_runtime.mailbox.shared import Ownership
 from agent_runtime.model.lease import Fenced, Lease, under
-from agent_runtime.store import leases, mail, schema
+from agent_runtime.store import leases, schema
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns import lanes, turns, worker
@@ -547,7 +548,7 @@ async def test_of_two_answers_that_terminals_of_two_machines_give_to_one_message
         bench.script["go"] = [calls(("agent_send", {"worker": "codex", "text": "is CI green?"})), calls(("block", {}))]
     await pair[0].runtime.store.write(lambda c: inboxes.begin_reading(c, "codex", "inbox watch"))
     await running(pair)  # what is answered waits until this turn is over
-    (asked,) = await pair[0].runtime.store.read(lambda c: mail.open_requests(c, "codex", ""))
+    (asked,) = await pair[0].runtime.store.read(lambda c: open_requests(c, "codex", ""))
     for bench in pair:
         says(bench, "1", body="it is", meta={"answers": asked[0].turn_id})  # type: ignore[arg-type]
 
