@@ -10,7 +10,7 @@ and each fire ends once. A restart reads all of this from the rows and the folde
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import groupby
@@ -157,7 +157,6 @@ class TerminalDeliveries:
 
 
 LARGEST_GROUP = 512
-FEW_KEYS = 8  # the most keys that are looked up on the event loop
 CALM_S = 0.1  # the pause after which `opened` waits for the next group
 _ID_DIGITS = 32
 
@@ -272,7 +271,7 @@ class Acceptor:
         return [_arrival(item.item.header) for item in untold]
 
     async def _write_group(self, group: Sequence[_Waiting]) -> None:
-        digests = await self._known(list({item.key for item in group}))
+        digests = await self._known({item.key for item in group})
         fresh: list[_Waiting] = []
         for item in group:
             known = digests.setdefault(item.key, "")
@@ -296,17 +295,16 @@ class Acceptor:
                 accepted.append((item, fresh_one, answer.name if answer else ""))
         self._answer(accepted)
 
-    async def _known(self, wanted: Sequence[str]) -> dict[str, str]:
+    async def _known(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the digests of those keys that were accepted, or whose envelopes are in an inbox."""
+        wanted = list(keys)
         queued = {key: known.digest for key, known in (await self.mailboxes.find(wanted)).items()}
 
         def look(connection: Connection) -> dict[str, str]:
             taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
             return taken | {key: item.digest for key, item in terminal_deliveries_by_key(connection, wanted).items()}
 
-        # A key leaves the mailboxes only after its row is committed, so `look` finds it.
-        read = self.store.look if len(wanted) <= FEW_KEYS else self.store.read
-        return await read(look) | queued
+        return await self.store.read(look) | queued
 
     async def _put(self, fresh: Sequence[_Waiting]) -> dict[str, Put | TurnkeeperError]:
         """Put envelopes; deliveries to agents that the runtime does not host are recorded before this returns."""

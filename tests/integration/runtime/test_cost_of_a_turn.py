@@ -29,13 +29,13 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 # model is a step of its own: see `agent_runtime.graph.models.call`.
 PUT = 5 if Version(langchain.__version__) >= Version("1.4") else 7
 THREADS = {
-    "db-agent": 2,  # the turn begins; it ends
+    "db-agent": 3,  # is the fire known; the turn begins; it ends
     "checkpoints-read": 2,  # the newest of its thread: before it is decided, and by LangGraph
     "checkpoints-write": PUT,
     "inbox": 3,  # put, claimed, archived
     "graph": 2,  # LangChain's, for each call of a model that is not async
 }
-COMMITS = {"db-agent": 2, "checkpoints-write": PUT}
+COMMITS = {"db-agent": 3, "checkpoints-write": PUT}  # the first of the store changes nothing, and needs no sync
 SYNCED_FILES = 3  # the envelope and its folder, and the folder of those that were dealt with
 
 
