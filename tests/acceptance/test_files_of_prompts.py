@@ -91,6 +91,25 @@ def test_the_offline_model_tells_what_it_read_and_takes_no_order_from_a_file(
         assert "Document: notes.txt, 59 bytes" in web.ask("/ui/tasks/digest", cookie=web.cookie).body
 
 
+def test_values_are_filled_in_beside_a_file_and_task_files_keep_it(
+    constellation: Constellation, tmp_path: Path
+) -> None:
+    text = "On {{ date }}, \\{{ time }}: {{ last.answer }}"
+    (tmp_path / "form.txt").write_text(text)
+    constellation.create(
+        "form", "--every", "365d", "--prompt", "Fill it in on {{ date }}.", "--file", str(tmp_path / "form.txt")
+    )
+    exported = tmp_path / "tasks.toml"
+    exported.write_text(constellation.command("turnkeeper", "task", "export"))
+    said = constellation.command("turnkeeper", "task", "apply", str(exported))
+    assert "unchanged" in said
+    constellation.command("turnkeeper", "task", "run", "form", "--wait")
+    prompt = constellation.conversation()[-1]["messages"][0]["text"]
+    assert "{{" not in prompt
+    assert prompt.startswith("Fill it in on 20")
+    assert [one["text"] for one in documents_in(prompt)] == [text]
+
+
 @pytest.mark.sqlite_only("erase refuses a home on a server")
 def test_a_copy_is_erased_with_the_turns_that_got_it(constellation: Constellation, notes: Path) -> None:
     constellation.command("turnkeeper", "send", "general", "What is this?", "--file", str(notes), "--wait")

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.integration.runtime.harness import STATES, Bench
 from tests.support.clock import look_again
 from tests.support.cluster import doing
 from tests.support.scripted import calls
+from turnkeeper.bus.documents.documents import documents_in, with_documents
 from turnkeeper.config.settings import HistorySettings, Settings
 from turnkeeper.constellation.audit.records import examine
 from turnkeeper.entropy import SystemEntropy
@@ -167,3 +169,17 @@ def test_turns_are_kept_for_as_long_as_the_ledger_names_them() -> None:
     settings = Settings.model_validate({"history": {"keep_turns": "1d"}})
     assert settings.kept.keep_turns == settings.scheduler.keep_history
     assert Settings.model_validate({"history": {"keep_turns": 0}}).kept.keep_turns == 0
+
+
+async def test_the_copy_of_a_file_is_pruned_with_the_turn_that_got_it(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("The pump is behind the shed")
+    bench.script[prompt := with_documents(bench.home, "Sum up.", [str(tmp_path / "notes.txt")])] = [AIMessage("done")]
+    fire = bench.fire(1, prompt=prompt)
+    fire.thread_id = fire.fire_id
+    receipt = await bench.accept(fire)
+    await bench.stopped(receipt.turn_id)
+    assert documents_in((await bench.conversation())[-1].messages[0].text)
+    await read_by_runner(bench)
+    assert (await pruner(bench).pass_over())[0] == 1
+    assert await counts(bench, schema.messages, schema.turns) == [0, 0]
+    assert not [one async for one in bench.runtime.checkpoints.alist({"configurable": {"thread_id": fire.thread_id}})]
