@@ -23,6 +23,7 @@ from tests.support.stored import calls_of, triggers_of
 from turnkeeper import console
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER, Daemon, log_of
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import is_held
@@ -127,7 +128,7 @@ class Constellation(Driver):
         asked = [("task-runner", "history", task["name"], "-n", "1000") for task in tasks]
         turns, *entries = self.ask_all([("agent-runtime", "turns", "list", "-n", "1000"), *asked])
         ledger = [entry for found in entries for entry in found]
-        delivers = "[delivery]" in self.home.config.read_text() if self.home.config.exists() else False
+        delivers = load_settings(self.home).delivery.enabled
         rows = self.ask("turnkeeper", "deliver", "log", "-n", "1000") if delivers else []
         calls, again = calls_of(self.home)
         more = {"deliveries": rows, "triggers": triggers_of(self.home), "calls": calls, "again": again}
