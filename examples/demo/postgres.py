@@ -37,6 +37,13 @@ class Server:
 
     def __init__(self, binaries: Path, changes: Mapping[str, str] = SETTINGS) -> None:
         """Create the server and start it, with the settings in `changes`."""
+        self._make_folder(binaries)
+        init = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8"]
+        order = ["--locale-provider=icu", "--icu-locale=und"]
+        self._run(binaries / "initdb", "-D", str(self.folder / "data"), *init, *order)
+        self._start_with(changes)
+
+    def _make_folder(self, binaries: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tk-pg-"))
         self._binaries, self._said = binaries, self.folder / "said"
         self._as_user: list[str] = []
@@ -44,9 +51,8 @@ class Server:
         if os.getuid() == 0:  # PostgreSQL refuses to run as root
             shutil.chown(self.folder, "postgres")
             self._as_user = ["--reuid", "postgres", "--regid", "postgres", "--init-groups"]
-        init = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8"]
-        order = ["--locale-provider=icu", "--icu-locale=und"]
-        self._run(binaries / "initdb", "-D", str(self.folder / "data"), *init, *order)
+
+    def _start_with(self, changes: Mapping[str, str]) -> None:
         settings = SETTINGS | dict(changes) | {"unix_socket_directories": str(self.folder)}
         self._options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._start()

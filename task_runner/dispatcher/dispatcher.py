@@ -318,9 +318,8 @@ class Dispatcher:
         held, freed = self._note_held(receipts)
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
         since, refused = self._asked_at, any(receipt.HasField("error") for receipt in receipts)
-        if refused and (
-            taking := offered("fires of lost commits", self._store, self._runtime, self._log, receipts, keys)
-        ):
+        given = self._store, self._runtime, self._log.emit_all, receipts, keys
+        if refused and (taking := offered("fires of lost commits", *given)):
             receipts = await taking
 
         def record(session: Session) -> planning.Planned:

@@ -3,9 +3,11 @@
 Its text order is not that of bytes, so a list without an explicit order differs from SQLite's.
 """
 
+import signal
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from examples.demo import postgres
 from examples.demo.postgres import find_binaries
@@ -24,6 +26,10 @@ class Server(postgres.Server):
     def __init__(self, binaries: Path, changes: Mapping[str, str] = SETTINGS) -> None:
         super().__init__(binaries, SETTINGS | dict(changes))
 
+    def asked(self, query: str, *values: Any) -> Any:
+        """Return the first row of a query."""
+        return self._connection.execute(query.encode(), values).fetchone()
+
     def dump_tables(self) -> None:
         """Prepare the tables of new stores (`templates.py`), which otherwise takes most of a short test."""
         pg_dump = (self._binaries / "postgres").resolve().with_name("pg_dump")
@@ -31,6 +37,32 @@ class Server(postgres.Server):
             url = self.create()
             import_module("tests.support.templates").dump_tables(url, pg_dump, self.folder)
             self.drop(url)
+
+
+class Standby(Server):
+    """An asynchronous standby of a server, which can be stopped, started again and promoted."""
+
+    def __init__(self, binaries: Path, primary: Server) -> None:
+        self._make_folder(binaries)
+        copy = (binaries / "postgres").resolve().with_name("pg_basebackup")
+        place = ["-D", str(self.folder / "data"), "-h", str(primary.folder), "-U", "postgres"]
+        self._run(copy, *place, "-R", "--checkpoint=fast", "--no-sync")
+        self._start_with(SETTINGS)
+
+    def catch_up(self, primary: Server) -> None:
+        """Wait until the standby has every commit of the primary."""
+        (until,) = primary.asked("SELECT pg_current_wal_lsn()")
+        while self.asked("SELECT pg_last_wal_replay_lsn() < %s", until) != (False,):
+            self.asked("SELECT pg_sleep(0.01)")
+
+    def pause(self) -> None:
+        """Stop the standby, so that it misses what the primary commits from now on."""
+        self._end(signal.SIGINT)
+
+    def promote(self) -> None:
+        """Start the standby again, as the new primary."""
+        self._start()
+        self.asked("SELECT pg_promote()")
 
 
 class Places:
@@ -56,4 +88,4 @@ class Places:
         self._urls.clear()
 
 
-__all__ = ["Places", "Server", "find_binaries"]
+__all__ = ["Places", "Server", "Standby", "find_binaries"]

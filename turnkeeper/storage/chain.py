@@ -25,6 +25,7 @@ import sqlalchemy as sa
 
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Corrupt, TurnkeeperError
 from turnkeeper.storage.files import append_synced, replace_whole
@@ -100,6 +101,9 @@ class Recorder:
     Attributes:
         public: the name of the chain.
         earlier: the identities with earlier, replaced keys, latest first.
+        reached: the number of the last committed record, by store.
+        server: the server of the database at the last look; empty before the first.
+        lost: the records about losses since the last look.
     """
 
     def __init__(self, keys: Sequence[Key], node: str) -> None:
@@ -107,7 +111,8 @@ class Recorder:
         self._key, self.node = _private(keys[0]), node
         self.public, self.earlier = public_key(keys[0]), [Recorder([key], node) for key in keys[1:]]
         self._last, self._signed_in = b"", object()
-        self._reached: dict[str, int] = {}
+        self.reached: dict[str, int] = {}
+        self.server, self.lost = "", list[Fact]()
 
     @classmethod
     def of(cls, home: Home, at: datetime, entropy: Entropy, node: str) -> "Recorder":
@@ -124,12 +129,12 @@ class Recorder:
 
         A head signed in the same transaction does not count as committed, because it may be rolled back.
         """
-        if number < self._reached.get(store, 0) or not (
+        if number < self.reached.get(store, 0) or not (
             newest == self._last or is_signed(self.public, store, number, newest, signature)
         ):
             return False
         if transaction is not self._signed_in:
-            self._reached[store] = number
+            self.reached[store] = number
         return True
 
 
@@ -181,7 +186,8 @@ class SharedChains:
         if not number and facts[0]["kind"] != BEGIN:  # the chain was removed
             facts = [self._begun(of), *facts]
         elif not is_whole:
-            facts = [{"kind": BROKEN, "after": number}, *facts]
+            cut = offered("lost end of a chain", connection, of, self._store, number, facts[0]["kind"])
+            facts = [*([{"kind": BROKEN, "after": number}] if cut is None else cut), *facts]
         rows = linked(number, before, at, facts)
         self._add.run_each(connection, [{"chain": of.public, **row} for row in rows])
         end = {name: rows[-1][name] for name in ("number", "hash")}
@@ -429,7 +435,9 @@ class Witness(Signer):
     async def _sign(self, at: datetime, keys: Sequence[Key]) -> None:
         path = self._home.audit_seen(self._chain.store)
         before = read_seen(path)
-        seen, strange = await self._transact(lambda connection: self._look(connection, at, keys, before))
+        seen, strange, note = await self._transact(lambda connection: self._look(connection, at, keys, before))
+        if note is not None and note(self._emit):
+            strange = []
         if seen != before:
             replace_whole(path, json.dumps({"v": 1, "seen": seen}, indent=1).encode())
         for what in strange:
@@ -437,7 +445,7 @@ class Witness(Signer):
 
     def _look(
         self, connection: sa.Connection, at: datetime, keys: Sequence[Key], before: Sequence[Fact]
-    ) -> tuple[list[Fact], list[str]]:
+    ) -> tuple[list[Fact], list[str], Any]:
         writes_as = self._chain.recorder(connection, at)
         if writes_as.public != public_key(keys[0]):
             self._chain.begin(connection, at, self._entropy, dict, Recorder(keys, writes_as.node))
@@ -448,7 +456,10 @@ class Witness(Signer):
             heads += found
             if found:
                 fits |= {n for n, one in enumerate(before) if one["store"] == store and chains.holds(connection, one)}
-        return seen_now(before, fits, heads, rfc3339(at))
+        seen, strange = seen_now(before, fits, heads, rfc3339(at))
+        writes_as = self._chain.recorder(connection, at)
+        lost = offered("loss of a database", self._home, self._chain.store, writes_as, connection, at, seen)
+        return seen, strange, lost
 
 
 def signer_of(is_shared: bool) -> type[Signer]:

@@ -267,6 +267,16 @@ def of_server(connection: sa.Connection) -> bool:
     return connection.dialect.name != "sqlite"
 
 
+_SERVER = """SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE
+    (SELECT system_identifier FROM pg_control_system()) || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) END"""
+
+
+def server_of(connection: sa.Connection) -> str:
+    """Return a server's identity: its system identifier and its timeline. Empty for a standby."""
+    system, _, timeline = str(connection.exec_driver_sql(_SERVER).scalar()).partition(" ")
+    return f"{system} timeline {int(timeline, 16)}" if system else ""
+
+
 # The settings that decide whether an acknowledged commit is durable. `local` and `remote_write` are weaker than `on`
 # only if there are standbys: then a failover may lose acknowledged commits.
 _KEPT = (

@@ -5,6 +5,8 @@ from turnkeeper.config.surfaces import Surface
 SURFACE = Surface(
     name="cluster",
     offers={
+        "lost end of a chain": "agent_runtime.daemon.cluster.losses:lost_end",
+        "loss of a database": "agent_runtime.daemon.cluster.losses:found_loss",
         "shared-beat": "agent_runtime.daemon.cluster.parts:join",
         "shared-mailboxes": "agent_runtime.daemon.cluster.parts:open_mailboxes",
         "shared-checkpoints": "agent_runtime.graph.checkpointer.postgres:CheckpointDatabase",

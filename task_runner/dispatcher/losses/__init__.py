@@ -6,10 +6,9 @@ it, because one id must not name two pieces of work. The runner asks for the acc
 lost commit explains the refusal. Any other refusal stays one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from task_runner.dispatcher.outcomes import KNOWN_STATES, News, of_turn, record_news
 from task_runner.dispatcher.runtime_client import Runtime
@@ -19,7 +18,6 @@ from task_runner.planner.log_records import LogRecord, of_fire
 from task_runner.scheduler.planning import Planned, complete_request
 from task_runner.store.rows import Cause, Key
 from task_runner.store.store import Session, Store
-from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.surfaces import offered
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -28,7 +26,11 @@ _SAME = ("task_id", "thread_id", "channel", "agent", "category")
 
 
 async def taken_over(
-    store: Store, runtime: Runtime, log: EventLog, receipts: Sequence[wire.FireReceipt], keys: Sequence[Key | None]
+    store: Store,
+    runtime: Runtime,
+    emit_all: Callable[[list[LogRecord]], object],
+    receipts: Sequence[wire.FireReceipt],
+    keys: Sequence[Key | None],
 ) -> list[wire.FireReceipt]:
     """Take over the accepted fires of refusals that a lost commit explains; return the receipts without these refusals.
 
@@ -44,13 +46,13 @@ async def taken_over(
         said = await (offered("answers", store, runtime, [turn]) or _no_answers())
         done = await store.run(partial(_take_over, key=key, turn=turn, said=said.get(key.fire_id, {})))
         if done is not None:
-            log.emit_all(done.events)
+            emit_all(done.events)
             answers[-1] = wire.FireReceipt(fire_id=key.fire_id, attempt=key.attempt, turn_id=turn.turn_id)
             answers[-1].disposition = wire.FireReceipt.DUPLICATE
     return answers
 
 
-async def _no_answers() -> Mapping[str, Mapping[str, Any]]:
+async def _no_answers() -> Mapping[str, Mapping[str, object]]:
     """Return no answers, because the surface that reads them was removed."""
     return {}
 
@@ -66,7 +68,7 @@ def is_explained(sent: wire.FireRequest, turn: wire.Turn) -> bool:
     return same and sent.nominal_at.ToNanoseconds() <= accepted < sent.fired_at.ToNanoseconds()
 
 
-def _take_over(session: Session, key: Key, turn: wire.Turn, said: Mapping[str, Any]) -> Planned | None:
+def _take_over(session: Session, key: Key, turn: wire.Turn, said: Mapping[str, object]) -> Planned | None:
     """Record an accepted fire, its loss, and the state of its turn. Return None if no lost commit explains it."""
     now, sent_at = session.now(), turn.fired_at.ToDatetime(tzinfo=UTC)
     fire = session.fires.by_ids([key.fire_id]).get(key.fire_id)

@@ -46,7 +46,11 @@ class Machine:
 
     def look(self) -> list[str]:
         """Look up to where the chains reach; return what is strange."""
-        told: list[str] = []
+        return [said["what"] for name, said in self.events() if name == "audit.changed"]
+
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        """Look up to where the chains reach; return what is logged."""
+        told: list[tuple[str, dict[str, Any]]] = []
 
         async def transact(work: Callable[[Any], Any]) -> Any:
             return self.do(work)
@@ -57,11 +61,11 @@ class Machine:
             self.chain,
             clock=SystemClock(),
             entropy=ENTROPY,
-            emit=lambda _, **said: told.append(said),
+            emit=lambda name, *, durable=False, **said: told.append((name, said)),
         )
         asyncio.run(made.sign())
         assert made.trouble == ""
-        return [one["what"] for one in told]
+        return told
 
     def faults(self, *keys: str) -> list[str]:
         """Return what verify says of the runner's store."""

@@ -134,7 +134,13 @@ class _History:
                 self.faults.append(f"{chain.name}: {what}")
             case "restored":
                 self.restored.append(said)
-                self.notes.append(f"{chain.name}: the database was restored to an earlier time, {said.get('at')}")
+                what = f"the database was restored to an earlier time, {said.get('at')}"
+                if "now" in said:
+                    gone = f"{said.get('records')} or more records after {said.get('since')}"
+                    what = (
+                        f"lost by the database, whose server changed ({said.get('before')}, now {said['now']}): {gone}"
+                    )
+                self.notes.append(f"{chain.name}: {what}")
             case "lost":
                 self.lost.append(said)
                 self.notes.append(

@@ -65,7 +65,8 @@ def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
             what = f"pid {process.pid} does not answer{f': {why}' if why else ''}"
             fix = "" if row["state"] == "suspended" else f"if it does not within seconds, run: kill {process.pid}"
             yield Finding(process=daemon.name, what=what, fix=fix)
-    yield from gathered("findings of daemons", place)
+    for process, what, fix in gathered("findings of daemons", place):
+        yield Finding(process=process, what=what, fix=fix, degraded=False)
 
 
 def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:

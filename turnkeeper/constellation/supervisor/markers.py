@@ -131,7 +131,7 @@ ESCALATION = Kind(
     path="state/escalate-failed-<ts>-<process>",
     meaning="an alert that no route has delivered",
     writer="watchdog, before it tries; agent-runtime, of an approval that waits (`-approvals`); either "
-    "daemon, of a machine that is gone (`-nodes`); `turnkeeper escalate`",
+    "daemon, of a machine that is gone (`-nodes`) or lost commits (`-database`); `turnkeeper escalate`",
     consumer="watchdog: every tick tries again; `status`",
     ends="marked as over when its process or machine is back; cleared when sent, its approval ends, and by `up`",
 )

@@ -46,6 +46,10 @@ SENTENCES = {
     "audit.unsigned": "{process} could not sign the records: {error}.",
     "audit.changed": "{process} found that {what} is not as this machine has seen it: the records were changed, "
     "or the database was restored.",
+    "database.lost": "{process} found that the database lost commits between {since} and {to}: another server took "
+    "over ({before}, now {now}), and at least {records} signed records are missing.",
+    "database.moved": "{process} found that another server of the database took over ({before}, now {now}). "
+    "No signed record is missing.",
     # Task runner: fires.
     "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}"
     "[; that was {late} late, and its catch-up policy is {policy}]"

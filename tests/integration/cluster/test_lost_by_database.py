@@ -1,0 +1,156 @@
+"""An asynchronous standby that lacks the last commits takes over: each machine says what was lost, and who lost it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from tests.integration.cluster.test_records import Machine
+from tests.support.postgres import Server, Standby, find_binaries
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.audit.records import examine
+from turnkeeper.constellation.inspect.losses import findings
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage.database import make_schemas
+
+
+class Pair(NamedTuple):
+    """Two servers of one database, and its URL, which names both."""
+
+    primary: Server
+    standby: Standby
+    url: str
+
+    def take_over(self) -> None:
+        """Lose the primary, and promote the standby."""
+        self.primary.stop()
+        self.standby.promote()
+
+
+@pytest.fixture
+def pair(postgres_server: Server | None) -> Iterator[Pair]:
+    binaries = find_binaries()
+    if postgres_server is None or binaries is None:
+        pytest.skip("of servers: --database postgres")
+    primary = Server(binaries)
+    url = primary.create()
+    make_schemas(url)
+    standby = Standby(binaries, primary)
+    hosts = ",".join(quote(str(one.folder), safe="") for one in (primary, standby))
+    name = url.split("@/")[1].split("?")[0]
+    yield Pair(primary, standby, f"postgresql://postgres@/{name}?host={hosts}&target_session_attrs=read-write")
+    for server in (primary, standby):
+        if server.folder.exists():
+            server.stop()
+
+
+@pytest.fixture
+def machines(pair: Pair, tmp_path: Path) -> Iterator[list[Machine]]:
+    """Two machines, each with three records that it has looked at. The standby has them too, and is then stopped."""
+    made = []
+    for name in ("cellar", "garage"):
+        home = Home(root=tmp_path / name)
+        home.create()
+        home.config.write_text(f'[store]\nurl = "{pair.url}"\n[node]\nname = "{name}"\n')
+        made.append(Machine(pair.url, home, name))
+    for machine in made:
+        machine.write(1, 2, 3)
+    for machine in made:
+        assert machine.events() == []
+    pair.standby.catch_up(pair.primary)
+    pair.standby.pause()
+    yield made
+    for machine in made:
+        machine.close()
+
+
+def restarted(machines: list[Machine], pair: Pair) -> list[Machine]:
+    """Return the machines' processes anew, which know only what their homes hold."""
+    for machine in machines:
+        machine.close()
+    machines[:] = [Machine(pair.url, machine.home, machine.name) for machine in machines]
+    return machines
+
+
+def reconnected(machine: Machine) -> Machine:
+    """Return a machine whose process lost its connections, and has others."""
+    for _ in range(8):  # more often than it has connections
+        with suppress(TurnkeeperError):
+            machine.do(lambda connection: connection.exec_driver_sql("SELECT 1"))
+    return machine
+
+
+def test_what_an_asynchronous_failover_lost_is_said_by_status_the_log_the_alert_and_the_audit(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    machines[0].write(4, 5)
+    for machine in machines:
+        assert machine.events() == []
+    pair.take_over()
+    for machine, least in zip(restarted(machines, pair), (2, 1), strict=True):  # the first has written one since
+        ((name, loss),) = machine.events()
+        assert (name, loss["records"]) == ("database.lost", least)
+        assert loss["before"].endswith(" timeline 1")
+        assert loss["now"].endswith(" timeline 2")
+        ((_, found, _),) = findings(machine.home)
+        assert f"the database lost commits between {loss['since']} and {loss['to']}" in found
+        (alert,) = machine.home.run.parent.glob("escalate-failed-*-database")
+        assert "another server took over" in json.loads(alert.read_bytes())["text"]
+        assert machine.events() == [], "said once"
+    for machine in machines:
+        machine.write(6)
+        assert machine.faults() == []
+    notes = [note for note in examine(machines[1].home).notes if "lost by the database, whose server changed" in note]
+    assert len(notes) == len(machines), "a record of each machine"
+
+
+def test_a_process_that_runs_on_notices_the_loss_of_a_record_that_no_machine_has_looked_at(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    one = machines[0]
+    one.write(4)
+    one.write(5)
+    pair.take_over()
+    reconnected(one).write(6)
+    one.write(7)
+    ((name, loss),) = one.events()
+    assert (name, loss["records"]) == ("database.lost", 1)
+    assert one.faults() == []
+    assert [note for note in examine(one.home).notes if "lost by the database" in note]
+
+
+def test_a_process_that_runs_on_and_writes_nothing_notices_the_loss_at_its_next_look(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    one = machines[0]
+    one.write(4)
+    one.write(5)
+    pair.take_over()
+    assert [name for name, _ in reconnected(one).events()] == ["database.lost"]
+    one.write(6)
+    assert one.faults() == []
+
+
+def test_a_failover_without_loss_is_said_without_an_alert(pair: Pair, machines: list[Machine]) -> None:
+    pair.take_over()
+    for machine in restarted(machines, pair):
+        assert [name for name, _ in machine.events()] == ["database.moved"]
+        assert list(findings(machine.home)) == []
+        assert not list(machine.home.run.parent.glob("escalate-failed-*"))
+        machine.write(4)
+        assert machine.faults() == []
+
+
+def test_records_that_a_program_removed_before_the_same_server_looks_are_no_loss_of_the_database(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    one, other = machines
+    one.do(lambda c: c.exec_driver_sql("DELETE FROM audit_records WHERE number = 3"))
+    assert [name for name, _ in other.events()] == []
+    one.do(lambda c: c.exec_driver_sql("DELETE FROM audit_records WHERE number = 4"))
+    assert {name for name, _ in other.events()} == {"audit.changed"}
+    assert other.faults()
