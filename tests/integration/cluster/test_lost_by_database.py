@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.integration.cluster.test_records import Machine
+from tests.support.constellation import Constellation
 from tests.support.postgres import Server, Standby, find_binaries
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit.records import examine
@@ -154,3 +155,37 @@ def test_records_that_a_program_removed_before_the_same_server_looks_are_no_loss
     one.do(lambda c: c.exec_driver_sql("DELETE FROM audit_records WHERE number = 4"))
     assert {name for name, _ in other.events()} == {"audit.changed"}
     assert other.faults()
+
+
+@pytest.mark.process
+def test_the_daemons_of_a_machine_continue_after_a_failover_and_say_what_it_lost(pair: Pair, home: Home) -> None:
+    home.config.write_text(f'[store]\nurl = "{pair.url}"\n[node]\nname = "cellar"\n')
+    machine = Constellation(home)
+    try:
+        machine.start()
+        machine.create("often", "--every", "1s")
+        machine.await_outcome("often", "succeeded", 2)
+        pair.standby.catch_up(pair.primary)
+        pair.standby.pause()
+        machine.await_outcome("often", "succeeded", 5)
+        pair.take_over()
+        machine.until("a fire after the failover", lambda: has_run(machine, 7))
+        machine.stop()
+        told = [event for event in machine.logs if event["event"] == "database.lost"]
+        assert {event["process"] for event in told} == {"task-runner", "agent-runtime"}
+        assert not [event for event in machine.logs if event["event"] == "audit.changed"]
+        status = machine.attempt("turnkeeper", "status")
+        assert "the database lost commits between " in " ".join((status.stdout + status.stderr).split())
+        assert "found that the database lost commits between " in machine.command("turnkeeper", "events")
+        outcome = examine(home)
+        assert outcome.faults == []
+        assert [note for note in outcome.notes if "lost by the database" in note]
+    finally:
+        machine.stop()
+
+
+def has_run(machine: Constellation, count: int) -> bool:
+    """Return True if so many fires have succeeded; False also while the database does not answer."""
+    with suppress(TurnkeeperError):
+        return sum(fire.outcome == "succeeded" for fire in machine.fires("often")) >= count
+    return False
