@@ -71,6 +71,12 @@ def test_without_traces_and_scrapes_nothing_of_either_library_is_loaded_by_us(lo
     assert of(loaded["daemons"], "opentelemetry.exporter", "prometheus_client") == []
 
 
+def test_the_supervisor_loads_neither_an_event_loop_nor_grpc_nor_what_reads_settings() -> None:
+    program = "import sys, turnkeeper.constellation.supervisor.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert of(set(done.stdout.split()), "asyncio", "ssl", "grpc", "pydantic", "sqlalchemy") == []
+
+
 def test_a_home_of_one_machine_loads_no_driver_of_a_server(loaded: dict[str, set[str]]) -> None:
     """All of both daemons is loaded, and a runtime serves; what several machines need stays where it is."""
     assert of(loaded["served"], "psycopg", "psycopg_pool") == []

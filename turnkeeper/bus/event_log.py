@@ -5,7 +5,6 @@ keys: `at` (RFC 3339 UTC), `process`, `pid`, `event`. The rest are fields of the
 prompt, a message, an argument or a secret.
 """
 
-import asyncio
 import contextlib
 import json
 import os
@@ -125,6 +124,8 @@ def told_if_late(
     The log then shows a request even if the store keeps the process waiting. If the store answers at once, the answer's
     own events are enough. With `again`, repeat this every `LATE_S` seconds until the block ends.
     """
+    import asyncio  # noqa: PLC0415  the supervisor has no event loop, and the module takes 6 MB
+
     late: asyncio.TimerHandle
 
     def wait() -> None:

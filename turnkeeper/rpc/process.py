@@ -11,7 +11,6 @@ A failpoint is a named place at which a test kills the process as if by kill -9.
 not set costs one dictionary look-up.
 """
 
-import asyncio
 import contextlib
 import gc
 import json
@@ -134,13 +133,15 @@ def _noted(where: dict[str, str], name: str, what: str) -> Iterator[None]:
         del where[name]
 
 
-async def together(*parts: Coroutine[Any, Any, object], until: str = asyncio.FIRST_EXCEPTION) -> None:
+async def together(*parts: Coroutine[Any, Any, object], until: str = "FIRST_EXCEPTION") -> None:
     """Run parts until all have ended, or with `asyncio.FIRST_COMPLETED` until the first one has; cancel the others.
 
     The first failure cancels the others too, and its error is raised. A bug takes precedence over our own error
     classes. Unlike `asyncio.TaskGroup` before Python 3.13, this function never loses a cancellation: one that arrives
     while a part fails cancels the caller.
     """
+    import asyncio  # noqa: PLC0415  as in `told_if_late`
+
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         await asyncio.wait(tasks, return_when=until)
