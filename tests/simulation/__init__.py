@@ -4,7 +4,7 @@ What is real: the assemblies of the runner and the runtime with all their parts,
 its files, the files of envelopes, the bytes on the wire. What is not: time (:mod:`loop`), threads (a batch of a store
 is a step of the loop, :mod:`processes`), sockets (:mod:`transport`), the answers of the graph. A process dies at any
 await and starts again; connections break, hang, and lose answers; writes and syncs fail (:mod:`disk`); clocks step. Many faults aim at points of the protocol (:mod:`points`):
-send, accept, claim, checkpoint, outcome, archive.
+send, accept, claim, checkpoint, outcome, archive. A power cut loses what was not synced (:mod:`power`).
 
     python -m tests.simulation --seeds 0:100                    all kinds of faults, for half an hour each
     python -m tests.simulation --seeds 0:100 --faults writes    only writes that fail
@@ -21,6 +21,6 @@ before the defect is mended: the tests run each scenario there.
 The load: tasks by the clock, by events, after other tasks and in loops; turns that propose, and turns that ask their
 author, who approves, rejects or is silent; messages, runs, cancels (:mod:`people`, :mod:`graph`).
 
-What is not simulated: the gateway with its hooks, the delivery of results, a process that dies inside a commit of SQLite, power cuts, two runners, PostgreSQL. Kills of real
-processes, power cuts and chaos test these.
+What is not simulated: the gateway with its hooks, the delivery of results, a process that dies inside a commit of
+SQLite, two runners, PostgreSQL. Kills of real processes and chaos test these.
 """

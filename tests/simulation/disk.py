@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.simulation.loop import NODE
 from tests.simulation.points import point_of
+from tests.simulation.power import Memory
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.files import Place, attempt, no_room
@@ -25,6 +26,8 @@ from turnkeeper.storage.files import Place, attempt, no_room
 _LIBRARY = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
 CALLS_OF_SQLITE = ("write", "sync")
 _FULL, _WRITE, _SYNC = 13, 778, 1034  # SQLITE_FULL, SQLITE_IOERR_WRITE, SQLITE_IOERR_FSYNC
+_Read = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
+_Size = CFUNCTYPE(c_int, c_void_p, POINTER(c_int64))
 _Write = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 _Sync = CFUNCTYPE(c_int, c_void_p, c_int)
 _Open = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
@@ -35,11 +38,13 @@ class _Methods(ctypes.Structure):
 
     _fields_ = (
         ("version", c_int),
-        *((name, c_void_p) for name in ("close", "read")),
+        ("close", c_void_p),
+        ("read", _Read),
         ("write", _Write),
         ("truncate", c_void_p),
         ("sync", _Sync),
-        *((f"other{number}", c_void_p) for number in range(13)),
+        ("size", _Size),
+        *((f"other{number}", c_void_p) for number in range(12)),
     )
 
 
@@ -105,6 +110,7 @@ class Disk:
         self._armed: list[Failing] = []
         self._report = report
         self.failed = 0
+        self.memory = Memory()
         self.reach: Callable[[str], None] = lambda _point: None  # passes a point of the protocol
 
     def arm(self, fault: Failing) -> None:
@@ -144,6 +150,7 @@ class _Passing:
         self.disk: Disk | None = None
         self._below = _LIBRARY.sqlite3_vfs_find(None)
         self._methods: dict[int, tuple[_Methods, Any]] = {}
+        self._paths: dict[int, str] = {}  # by open file
         self._layer = _Layer.from_buffer_copy(self._below.contents)
         self._layer.name, self._layer.following = b"simulated", None
         self._open_below = self._below.contents.open
@@ -155,6 +162,10 @@ class _Passing:
         _LIBRARY.sqlite3_vfs_register(self._below if disk is None else ctypes.byref(self._layer), 1)
 
     def _opened(self, _layer: int, name: int, file: int, flags: int, out: int) -> int:
+        path = c_char_p(name).value if name else None
+        self._paths[file] = (path or b"").decode()
+        if self.disk is not None:
+            self.disk.memory.opens(self._paths[file])
         answer: int = self._open_below(ctypes.addressof(self._below.contents), name, file, flags, out)
         place = c_void_p.from_address(file)  # a file begins with the address of its functions
         if answer == 0 and place.value is not None:
@@ -167,12 +178,36 @@ class _Passing:
             made = _Methods.from_buffer_copy(below)
             write, sync = below.write, below.sync
             kept = (
-                _Write(lambda file, data, size, at: self._refused("write", _WRITE) or write(file, data, size, at)),
-                _Sync(lambda file, flags: self._refused("sync", _SYNC) or sync(file, flags)),
+                _Write(
+                    lambda file, data, size, at: (
+                        self._refused("write", _WRITE)
+                        or self._remember(below, file, size, at)
+                        or write(file, data, size, at)
+                    )
+                ),
+                _Sync(lambda file, flags: self._refused("sync", _SYNC) or self._synced(file) or sync(file, flags)),
             )
             made.write, made.sync = kept
-            self._methods[address] = (made, (kept, write, sync))
+            self._methods[address] = (made, (kept, write, sync, below))
         return self._methods[address][0]
+
+    def _remember(self, below: _Methods, file: int, size: int, at: int) -> int:
+        """Keep what a write replaces, for a power cut; return 0, as it never fails."""
+        path = self._paths.get(file, "")
+        if self.disk is not None and self.disk.memory.stash is not None and path:
+            held = c_int64()
+            below.size(file, ctypes.byref(held))
+            count = max(0, min(size, held.value - at))
+            before = ctypes.create_string_buffer(count)
+            if count:
+                below.read(file, ctypes.addressof(before), count, at)
+            self.disk.memory.writes(path, at, before.raw, held.value)
+        return 0
+
+    def _synced(self, file: int) -> int:
+        if self.disk is not None:
+            self.disk.memory.syncs(self._paths.get(file, ""))
+        return 0
 
     def _refused(self, call: str, failed: int) -> int:
         code = 0 if self.disk is None else self.disk.refusal(call)
@@ -206,6 +241,8 @@ class SimulatedFiles(GroupingFiles):
     def write_synced(self, path: Place, data: bytes) -> None:
         self._check("create", path)
         super().write_synced(path, data)
+        self._disk.memory.wrote(path)
+        self._disk.memory.made(path)
 
     def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
         return [attempt(path, self.write_synced, path, data) for path, data in items]
@@ -213,11 +250,17 @@ class SimulatedFiles(GroupingFiles):
     def link(self, source: Place, target: Place) -> None:
         self._check("link", target)
         super().link(source, target)
+        self._disk.memory.made(target)
         self._passed(target)
 
     def rename(self, source: Place, target: Place) -> None:
+        self._disk.memory.going(source, to=target)
         super().rename(source, target)
         self._passed(target)
+
+    def unlink(self, path: Place) -> None:
+        self._disk.memory.going(path)
+        super().unlink(path)
 
     def _passed(self, target: Place) -> None:
         if point := point_of(Path(target).parent.name):
@@ -227,3 +270,4 @@ class SimulatedFiles(GroupingFiles):
         if code := self._disk.refusal("sync folder"):
             raise OSError(code, os.strerror(code), str(folder))
         super().sync_folder(folder)
+        self._disk.memory.synced(folder)

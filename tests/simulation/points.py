@@ -21,7 +21,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "outcome": ("runtime.finished", "runtime.recorded", "runtime.stored", "runner.stored"),
     "archive": ("runtime.archived",),
 }
-EFFECTS = ("crash", "lose", "ENOSPC", "EIO")
+EFFECTS = ("crash", "lose", "power", "ENOSPC", "EIO")
 _PLACES = {"inbox": "runtime.linked", "claimed": "runtime.renamed", "delivered": "runtime.archived"}
 
 

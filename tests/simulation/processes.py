@@ -126,6 +126,10 @@ class Process:
         self._kept: list[Any] = []  # the remains of dead lives: no `finally` of theirs may run
 
     @property
+    def deaths(self) -> int:
+        return max(0, self._lives - 1)
+
+    @property
     def is_dead(self) -> bool:
         return self.node.is_dead
 

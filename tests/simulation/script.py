@@ -13,7 +13,7 @@ from tests.simulation.points import EFFECTS, POINTS
 
 RUNNER, RUNTIME = "runner", "runtime"
 LOSES = ("FireBatches", "to FireBatches", "WatchTurns", "GetTurn")
-KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "stores", "flaky", "step", "aim")
+KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "stores", "flaky", "step", "power", "aim")
 _AIMS = 4  # more than one fault of another kind: aimed faults meet what chance seldom meets
 
 
@@ -28,7 +28,8 @@ class Fault:
             those of SQLite fail, so that envelopes still arrive. `flaky`: each of these fails with a chance of one in
             `number`. `step`: the wall clock jumps by `seconds`. `aim`: `what` is a point of the protocol and an effect,
             which strikes when that point is passed for the `number`-th time: `crash`, `lose` (the connections break, with
-            the answer), or one write fails with an error.
+            the answer), `power`, or one write fails with an error. `power`: both processes die, and what was not synced
+            is lost.
         process: the process that it strikes.
         seconds: for how long; after a crash, until the process starts again.
     """
@@ -101,6 +102,10 @@ class Script:
     fails: float = 0.1
     works_s: float = 360.0
     acts: tuple[Act, ...] = ()
+
+    @property
+    def cuts_power(self) -> bool:
+        return any(fault.kind == "power" or fault.what.endswith(" power") for fault in self.faults)
 
     def text(self) -> str:
         """Return the script as Python."""
@@ -181,6 +186,7 @@ def _fault(drawing: random.Random, at: float, kind: str) -> Fault:
         "stores": lambda: replace(made["writes"](), kind=kind),
         "flaky": lambda: replace(made["writes"](), kind=kind, number=drawing.choice([3, 10, 30])),
         "aim": lambda: _aim(drawing, at, away_s),
+        "power": lambda: Fault(at, kind, seconds=away_s),
         "step": lambda: Fault(at, kind, seconds=float(drawing.choice([-90, -3, 3, 90, 600]))),
     }  # fmt: skip
     return made[kind]()

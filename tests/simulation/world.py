@@ -74,6 +74,10 @@ class World:
         self.disk, self.points = Disk(self.loop.note), Points()
         self.disk.reach = self.loop.reach = self.points.reach
         self.network = Network(self.loop, script.seed)
+        if script.cuts_power:
+            self.disk.memory.stash = root.parent / "stash"
+            self.disk.memory.stash.mkdir()
+        self._drawn = random.Random(f"power {script.seed}")
         given = (self.home, self.loop, self.clock, self.disk, self.network, script.seed, self.events)
         self.processes: dict[str, Process] = {
             RUNTIME: RuntimeProcess(*given, fails=script.fails), RUNNER: RunnerProcess(*given)
@@ -134,6 +138,7 @@ class World:
             listens=frozenset(task.name for task in self.script.tasks if task.on),
             loops={task.name: task.every_s for task in self.script.tasks if task.is_loop},
             paused_us=self._paused_us,
+            deaths=self.processes[RUNTIME].deaths,
             back_us=-round(sum(min(0.0, step) for step in steps) * 1e6),
             is_stepped=bool(steps),
             reasons=(BROKE,),
@@ -171,6 +176,8 @@ class World:
         self.loop.note("fault", fault)
         if fault.kind in {"crash", "death"}:
             self._kill(fault)
+        elif fault.kind == "power":
+            self._cut(fault)
         elif fault.kind == "break":
             self.network.break_all()
         elif fault.kind == "lose":
@@ -194,10 +201,19 @@ class World:
         if effect == "crash":
             self._away[fault.process] = self.loop.time() + fault.seconds
             self.processes[fault.process].node.die_in = 1
+        elif effect == "power":
+            self.loop.call_soon(self._cut, fault, context=context_of(None))
         elif effect == "lose":
             self.loop.call_soon(self.network.break_all, context=context_of(None))
         else:
             self.disk.arm(Failing(fault.process, 1, getattr(errno, effect), most=1))
+
+    def _cut(self, fault: Fault) -> None:
+        """Cut the power: both processes die, and nothing is left that was not synced."""
+        for name, process in self.processes.items():
+            self._away[name] = self.loop.time() + fault.seconds
+            process.die()
+        self.disk.memory.cut(self.home.root, self._drawn)
 
     def _kill(self, fault: Fault) -> None:
         process = self.processes[fault.process]
@@ -289,14 +305,25 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
         world = World(Path(folder) / "h", script, keep=keep)
         asyncio.set_event_loop(world.loop)
         try:
-            with under_sqlite(world.disk), world.points.watched(), ids_of_checkpoints(world.clock, script.seed):
+            with (
+                under_sqlite(world.disk),
+                world.points.watched(),
+                world.disk.memory.watched(),
+                ids_of_checkpoints(world.clock, script.seed),
+            ):
                 world.loop.run_until_complete(world.main())
         except Stalled:
             world._wrong("S1", "nothing is scheduled any more")
         finally:
             world.loop.is_over = True
             asyncio.set_event_loop(None)
-        counts = Counter({"refused writes": world.disk.failed, "virtual seconds": round(world.loop.time())})
+        counts = Counter(
+            {
+                "refused writes": world.disk.failed,
+                "writes undone by power cuts": world.disk.memory.lost,
+                "virtual seconds": round(world.loop.time()),
+            }
+        )
         counts += Counter(f"{fault.kind} faults" for fault in script.faults) + world.network.lost + world.points.struck
         counts += Counter({f"passed {point}": count for point, count in world.points.passed.items() if keep})
         counts += Counter(f"{act.kind}s asked" for act in script.acts)
@@ -310,7 +337,7 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
 
 
 def _memory() -> str | None:
-    """Return a folder in memory, if there is one: no power cut is simulated."""
+    """Return a folder in memory, if there is one: a power cut is simulated, so that nothing needs a disk."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
