@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -33,7 +33,7 @@ from agent_runtime.model.words import score, terms
 from agent_runtime.permissions.judge import OWN_PART, TIERS, judge, require
 from agent_runtime.store.idempotency import Call, Outcome, Transactions, once, refuse_ended
 from agent_runtime.store.schema import memory
-from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_text
+from agent_runtime.workspace.model import Author, Caller, ChannelMessage, MemoryEntry, check_text
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
@@ -41,6 +41,7 @@ from turnkeeper.storage.statements import hold_any, size_of, total
 from turnkeeper.times import to_us
 
 LARGEST_ENTRY = 4_000  # bytes
+_Said = TypeVar("_Said", ChannelMessage, MemoryEntry)
 READING_BUDGET = 8_000  # bytes of text in one reading
 MOST_READ = 60  # entries in one reading
 BRIEFING_BUDGET = 2_000  # bytes of text in the briefing of a turn
@@ -95,7 +96,7 @@ def read(connection: sa.Connection, shelf: Shelf, *, skip: int = 0, oldest: bool
     age = memory.c.updated_at_us if oldest else sa.desc(memory.c.updated_at_us)
     total = connection.execute(sa.select(sa.func.count()).select_from(memory).where(_on(shelf))).scalar_one()
     query = sa.select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)
-    kept = _within_budget(_entries(connection, query))
+    kept = fitting(_entries(connection, query), READING_BUDGET)
     return Recollection(entries=tuple(kept), left_out=max(0, total - max(0, skip) - len(kept)))
 
 
@@ -125,7 +126,7 @@ def search(connection: sa.Connection, shelf: Shelf | None, query: str, *, limit:
         shelf: the shelf to search; None for all shelves, for the author only.
     """
     best = [entry for _, entry in ranked(connection, shelf, query)]
-    kept = _within_budget(best[: max(0, min(limit, MOST_READ))])
+    kept = fitting(best[: max(0, min(limit, MOST_READ))], READING_BUDGET)
     return Recollection(entries=tuple(kept), left_out=len(best) - len(kept))
 
 
@@ -264,14 +265,14 @@ def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | N
         raise Exhausted(f"{held} holds {used} bytes; the limit is {MOST_BYTES}", where="tier", hint=hint)
 
 
-def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
-    """Return the first entries that fit one reading, without gaps, so that `skip` finds the rest."""
-    kept, room = list[MemoryEntry](), READING_BUDGET
-    for entry in entries:
-        room -= len(entry.text.encode())
+def fitting(found: Sequence[_Said], room: int) -> list[_Said]:
+    """Return the first texts that fit `room` bytes together, without gaps, so that a later reading finds the rest."""
+    kept = []
+    for one in found:
+        room -= len(one.text.encode())
         if room < 0:
             break
-        kept.append(entry)
+        kept.append(one)
     return kept
 
 

@@ -19,7 +19,7 @@ from agent_runtime.store.schema import candidates, messages, turns
 from agent_runtime.store.schema import pages as page_table
 from agent_runtime.workspace import model, pages, revalidation
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolution, of_candidate
-from agent_runtime.workspace.memory import Memory
+from agent_runtime.workspace.memory import Memory, fitting
 from agent_runtime.workspace.submit import submit
 from turnkeeper.clock import Clock
 from turnkeeper.config.surfaces import offered
@@ -350,7 +350,7 @@ def read_messages(
         model.ChannelMessage(turn_id=row.turn_id, role=row.role, text=row.text, at=from_us(row.at_us))
         for row in connection.execute(query)
     ]
-    kept = _fitting(newest[:MOST_MESSAGES])
+    kept = fitting(newest[:MOST_MESSAGES], READING_BUDGET)
     since = None if since_us is None else from_us(since_us)
     return model.ConversationReading(
         channel=channel, since=since, messages=tuple(reversed(kept)), left_out=len(newest) - len(kept)
@@ -367,14 +367,3 @@ def _last_summary(connection: Connection, context: TurnContext, channel: str) ->
 
 def _summaries(channel: str) -> Select[Any]:
     return select(candidates).where(candidates.c.channel == channel, candidates.c.kind == model.SUMMARY)
-
-
-def _fitting(newest: Sequence[model.ChannelMessage]) -> list[model.ChannelMessage]:
-    """Return the first messages that fit the budget together."""
-    kept, room = list[model.ChannelMessage](), READING_BUDGET
-    for heard in newest:
-        room -= len(heard.text.encode())
-        if room < 0:
-            break
-        kept.append(heard)
-    return kept

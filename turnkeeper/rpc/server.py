@@ -20,7 +20,7 @@ from turnkeeper.errors import exit_code_of
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
 from turnkeeper.storage.damage import StoreWatch
-from turnkeeper.storage.locking import ProcessLock, ReaderLock
+from turnkeeper.storage.locking import ProcessLock, ReaderLock, identity_of
 
 OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", LARGEST_BYTES),
@@ -89,7 +89,7 @@ class UnixServer:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
         await asyncio.gather(*self._ending)
-        if _identity(self._path) == self._bound:
+        if identity_of(self._path) == self._bound:
             self._path.unlink(missing_ok=True)
 
     async def _bind(self) -> Any:
@@ -106,7 +106,7 @@ class UnixServer:
         await server.start()
         try:
             own.chmod(_MODE)
-            bound = _identity(own)
+            bound = identity_of(own)
             if self._door:
                 self._door.proofs.bound(socket_id(own))
             own.rename(self._path)
@@ -217,11 +217,3 @@ def run_daemon(argv: Sequence[str], process: str, serve: Serve) -> int:
             asyncio.run(serve(home, lock))
 
     return exit_code_of(serve_home)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    try:
-        found = path.lstat()
-    except OSError:
-        return (0, 0)
-    return (found.st_dev, found.st_ino)

@@ -8,14 +8,13 @@ error. Confirmed damage ends the process as kill -9 would, which loses no acknow
 If a store's file is removed while it is in use, it is restored from the open descriptor, and the process ends.
 """
 
-import contextlib
 import os
 import sqlite3
 import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -64,7 +63,7 @@ def _check_readable(file: Path) -> None:
     SQLite reports a page as malformed if the disk fails with EIO. The page itself may then be sound.
     """
     try:
-        with contextlib.ExitStack() as opened:
+        with ExitStack() as opened:
             if (identity := _identity(file)) is None:
                 return
             try:
@@ -97,7 +96,7 @@ def _read(path: Path, log: Path, within_s: float | None, *, indexes: bool) -> st
     return "" if said == "ok" else str(said).splitlines()[-1]
 
 
-@contextlib.contextmanager
+@contextmanager
 def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None]:
     """Interrupt the store's statements in the block after `within_s` seconds; never if it is None."""
     over = threading.Event()
@@ -202,7 +201,7 @@ def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
         note.unlink(missing_ok=True)
         return True
     found = None
-    with contextlib.suppress(sqlite3.Error):  # the program that opens the store reports the machine's fault
+    with suppress(sqlite3.Error):  # the program that opens the store reports the machine's fault
         found = damage_of(path, within_s=None if note.exists() else within_s)
     if found:
         raise corrupt(path, found)
@@ -254,7 +253,7 @@ class StoreWatch:
 
     def _read_on(self, paths: list[Path]) -> None:
         for path in paths:
-            with contextlib.suppress(sqlite3.Error):
+            with suppress(sqlite3.Error):
                 if found := damage_of(path):
                     self._stop(path, found)
 
@@ -269,7 +268,7 @@ class StoreWatch:
                 return
             self._looked_at = now
             for path in self._paths:
-                with contextlib.suppress(sqlite3.Error):
+                with suppress(sqlite3.Error):
                     if path.exists() and (found := damage_of(path, indexes=True)):
                         self._stop(path, found)
 
@@ -306,7 +305,7 @@ class StoreWatch:
                 return
             self._made_room_at = now
             for path in (*self._paths, *self._paths):
-                with contextlib.suppress(sqlite3.Error), closing(_writing(path)) as store:
+                with suppress(sqlite3.Error), closing(_writing(path)) as store:
                     store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _stop(self, path: Path, found: str) -> None:
@@ -315,9 +314,9 @@ class StoreWatch:
         self._end(error)
 
     def _tell(self, path: Path, error: Corrupt, found: str) -> None:
-        with contextlib.suppress(OSError):  # without the note, the next start reads the store only briefly
+        with suppress(OSError):  # without the note, the next start reads the store only briefly
             _note(path).write_text(f"{found}\n", encoding="utf-8")
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._report(error)
 
 
@@ -370,7 +369,7 @@ def _copy_all(opened: Mapping[Path, tuple[int, int]]) -> None:
 def _held(wanted: tuple[int, int]) -> int:
     """Return this process's descriptor of a file, whatever the file's name is now. Raises LookupError."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             found = os.fstat(int(name))
             if (found.st_dev, found.st_ino) == wanted:
                 return int(name)
@@ -412,7 +411,7 @@ def judged(error: BaseException, where: str) -> BaseException:
     if StoreWatch.active is not None:
         StoreWatch.active.look()
     elif where:
-        with contextlib.suppress(sqlite3.Error):
+        with suppress(sqlite3.Error):
             if found := damage_of(Path(where)):
                 return corrupt(Path(where), found)
     return error
@@ -423,7 +422,7 @@ def _note(path: Path) -> Path:
 
 
 def _end_process(error: Corrupt) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
     os._exit(EXIT_FAILURE)

@@ -265,3 +265,12 @@ def reader_of(folder: Path) -> str:
     if not _is_locked(path):
         return ""
     return path.read_bytes()[:_LONGEST].decode("utf-8", "replace").strip() or "another process"
+
+
+def identity_of(path: Path) -> tuple[int, int]:
+    """Return the device and the inode of a file; zeros if there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)

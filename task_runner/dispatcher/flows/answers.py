@@ -7,7 +7,6 @@ records an outcome. If the runtime does not answer, the outcome is read again la
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from task_runner.dispatcher.flows.prompts import LONGEST, names_before
@@ -71,7 +70,7 @@ async def answers(
     Raises TurnkeeperError if the runtime does not answer.
     """
     good = {one.fire_id: Source(one.thread_id, one.turn_id) for one in ended if one.fire_id and one.state in _ENDED}
-    wanted = await store.read(partial(_wanted, good=good)) if good else {}
+    wanted = await store.read(lambda connection: _wanted(connection, good=good)) if good else {}
     told: dict[str, dict[str, Any]] = {}
     for fire_id, (own, sources) in wanted.items():
         most = LONGEST // len(sources)

@@ -11,7 +11,6 @@ import sys
 import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -209,7 +208,9 @@ def ask() -> Choices:
     name = _answer("Model, such as openai:gpt-5", OFFLINE, _model_name)
     model = None
     if name != OFFLINE:
-        base_url = _answer("Address of its server, if not the provider's", "", partial(_address_for, name), shows=False)
+        base_url = _answer(
+            "Address of its server, if not the provider's", "", lambda given: _address_for(name, given), shows=False
+        )
         name = full_name(name, base_url)
         model = Model(name=name, base_url=base_url, key=_asked_key(name, base_url))
     zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)

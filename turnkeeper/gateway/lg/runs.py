@@ -252,7 +252,7 @@ class Runs(lg.Handlers):
             cancel = wire.CancelTurnRequest(turn_id=turn.turn_id, reason=_REPLACED, unless_waiting=True)
             await runtime.CancelTurn(cancel)
         for turn in left if not waits else ():
-            waits = waits or await self._until_over(runtime, turn) not in FINISHED
+            waits = waits or (await self._until_over(runtime, turn.thread_id, turn.turn_id)).status not in FINISHED
         if waits:
             hint = "decide first: command={'resume': …}; or give enqueue"
             raise Conflict("a run of the thread waits for a decision", where="multitask_strategy", hint=hint)
@@ -269,14 +269,14 @@ class Runs(lg.Handlers):
             asked, run={**asked.run, "checkpoint_id": first["parent_checkpoint_id"] or first["checkpoint_id"]}
         )
 
-    async def _until_over(self, runtime: Any, turn: wire.Turn) -> str:
-        """Wait until a turn is over, or waits for a person. Return its last status."""
-        followed = lg.Followed(runtime, self._api.gateway.clock, turn.thread_id, turn.turn_id)
+    async def _until_over(self, runtime: Any, thread_id: str, turn_id: str) -> lg.Followed:
+        """Wait until a turn is over, or waits for a person. Return it with its last status."""
+        followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, turn_id)
         async with aclosing(followed.changes()) as changes:
             async for _ in changes:
                 if followed.status in FINISHED:
                     break
-        return followed.status
+        return followed
 
     async def write(self, who: Who, runtime: Any, thread: wire.Thread, body: dict[str, Any], key: str) -> None:
         """Write values into a thread's state, in a turn of its own.
@@ -290,10 +290,7 @@ class Runs(lg.Handlers):
             raise requests.NoGraph("the thread has no associated graph", where="thread_id", hint="start a run first")
         made = {name: value for name, value in json.loads(thread.run_json or "{}").items() if name == "assistant_id"}
         sent = await self._send(who, runtime, thread, "", replace(asked, run={**asked.run, **made}), key)
-        followed = lg.Followed(runtime, self._api.gateway.clock, thread.thread_id, sent.turn_id)
-        async with aclosing(followed.changes()) as changes:
-            async for _ in changes:
-                pass
+        followed = await self._until_over(runtime, thread.thread_id, sent.turn_id)
         if run_status(followed.status) != "success":
             refused = Conflict if (await self._api.thread(runtime, thread.thread_id)).waiting else InvalidInput
             raise refused(followed.error or followed.status)
@@ -472,7 +469,7 @@ class Runs(lg.Handlers):
         await self._turn(runtime, request)
         turn = await self._cancel(runtime, request.path_params["run_id"])
         if request.query_params.get("wait") in {"1", "true", "True"} and not LATER.fullmatch(turn.turn_id):
-            await self._until_over(runtime, turn)
+            await self._until_over(runtime, turn.thread_id, turn.turn_id)
         (run,) = await self._api.runs(runtime, [await self._turn(runtime, request)])
         return lg.reply(run)
 

@@ -22,6 +22,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage.locking import identity_of
 
 # Seconds, in steps of about three: from the lateness of a fire to a turn of an hour.
 STEPS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
@@ -289,7 +290,7 @@ class Exporter:
 
         If an endpoint cannot be opened, log it once; the daemon continues its work.
         """
-        if "unix" in self._servers and _identity(self._path) != self._bound:
+        if "unix" in self._servers and identity_of(self._path) != self._bound:
             self._end("unix")
         opens = {"unix": self._open_unix} | ({"tcp": self._open_tcp} if self._port else {})
         for name, open_ in opens.items():
@@ -308,7 +309,7 @@ class Exporter:
 
     def close(self) -> None:
         """Stop serving, and remove the socket unless another process has replaced it."""
-        if "unix" in self._servers and _identity(self._path) == self._bound:
+        if "unix" in self._servers and identity_of(self._path) == self._bound:
             self._path.unlink(missing_ok=True)
         for name in list(self._servers):
             self._end(name)
@@ -335,17 +336,9 @@ class Exporter:
         own.unlink(missing_ok=True)
         server = _Server(socket.AF_UNIX, str(own), self._app)
         own.chmod(_MODE)
-        self._bound = _identity(own)
+        self._bound = identity_of(own)
         own.rename(self._path)
         return server
 
     def _open_tcp(self) -> _Server:
         return _Server(socket.AF_INET, ("127.0.0.1", self._port), self._app)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    try:
-        found = path.lstat()
-    except OSError:
-        return (0, 0)
-    return (found.st_dev, found.st_ino)
