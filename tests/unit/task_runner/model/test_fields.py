@@ -65,7 +65,7 @@ def test_the_table_has_every_attribute_of_a_definition() -> None:
 @pytest.mark.parametrize("command", [create, edit])
 def test_every_field_has_an_option(command: Any) -> None:
     own = {name.rstrip("_") for name in inspect.signature(command).parameters}
-    options = own - {"dry_run", "output", "prompt_file", "after"} - COMMANDS_OWN
+    options = own - {"dry_run", "output", "prompt_file", "file", "after"} - COMMANDS_OWN
     assert options == {field.name for field in FIELDS if field.flag}
     assert {field.name for field in FIELDS if not field.flag} == COMMANDS_OWN | {"id", "run_json"}
     assert all(field.help.endswith(".") for field in FIELDS if field.flag)
