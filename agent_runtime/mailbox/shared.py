@@ -108,7 +108,7 @@ class Ownership:
         if self._is_fenced():
             return []
         taken: list[tuple[Lease, list[leases.Row]]] = []
-        for thread_id in await self._database.run(self._wanted):
+        for thread_id in await self._database.read(self._wanted):
             lease = self.held.get(thread_id)
             if lease is None and len(self.held) >= MOST_OWNED:
                 continue
@@ -338,7 +338,7 @@ class SharedMailboxes(Mailboxes):
         """Return whether anything was ever put for an agent, or read there."""
         if not self._in_terminal(agent):
             return await super().has_inbox(agent)
-        return await self._database.run(lambda c: inboxes.has_inbox(c, agent))
+        return await self._database.read(lambda c: inboxes.has_inbox(c, agent))
 
     async def lay_out(self, delivery: Delivery) -> None:
         """Move a fire from its thread into the inbox of its agent in a terminal, and follow it. Raises Fenced."""
@@ -357,7 +357,7 @@ class SharedMailboxes(Mailboxes):
 
     async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
         """Return the states of envelopes for an agent in a terminal, by key."""
-        found = await self._database.run(lambda c: inboxes.envelope_states(c, agent, wanted.keys()))
+        found = await self._database.read(lambda c: inboxes.envelope_states(c, agent, wanted.keys()))
         return {key: EnvelopeState(found.get(key, EnvelopeState.GONE)) for key in wanted}
 
     async def was_received(self, _name: str) -> bool:
@@ -373,14 +373,14 @@ class SharedMailboxes(Mailboxes):
 
     async def find(self, keys: Collection[str]) -> Mapping[str, triggers.TriggerHeader]:
         """Return the headers of the waiting triggers with these keys, for any machine."""
-        rows = await self._database.run(lambda c: leases.known(c, keys))
+        rows = await self._database.read(lambda c: leases.known(c, keys))
         fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including fires that others must begin
         found = {row.key: triggers.from_envelope(self._claimed(row)[0].envelope) for row in fits}
         return {key: triggers.header_of(trigger) for key, trigger in found.items()}
 
     async def of_turn(self, turn_id: str) -> triggers.TriggerHeader | None:
         """Return the header of the waiting trigger of this future turn, for any machine."""
-        keys = await self._database.run(leases.waiting_keys)
+        keys = await self._database.read(leases.waiting_keys)
         found = await self.find([key for key in keys if triggers.turn_id_of_key(key) == turn_id])
         return next(iter(found.values()), None)
 
@@ -431,7 +431,7 @@ class SharedMailboxes(Mailboxes):
         if self._works:
             await self.ownership.begin(on_lost)
         self._listener = asyncio.create_task(self._listening(), name="listen")
-        unrecorded = await self._database.run(inboxes.unrecorded_fires)
+        unrecorded = await self._database.read(inboxes.unrecorded_fires)
         return [(triggers.from_envelope(decode(data)), key) for key, data in unrecorded]
 
     async def leave(self) -> None:

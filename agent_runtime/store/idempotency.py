@@ -109,7 +109,7 @@ class Transactions:
         self.emit = on_effect
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        return await self._database.run(work)
+        return await self._database.read(work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run a write function in a transaction, under this process's lease."""

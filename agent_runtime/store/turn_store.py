@@ -125,7 +125,7 @@ class Store:
 
     async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query, a function of an open connection, with these arguments."""
-        return await self._database.run(lambda connection: work(connection, *args, **kwargs))
+        return await self._database.read(lambda connection: work(connection, *args, **kwargs))
 
     async def look(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a quick query as :meth:`read` does, if possible on the caller's thread, without waiting for changes."""

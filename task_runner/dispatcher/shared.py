@@ -195,6 +195,8 @@ class SharedHandover:
     async def hand_over(self) -> list[Fire]:
         """Hand over one batch of fires; return them once it is on disk."""
         now = self._clock.now()
+        if self.connected and not await self._store.read(lambda session: session.shared.may_hand_over(now)):
+            return []
         work = partial(hand_over, now=now, pace=self._pace, traceparent=self.traceparent, reach=self._failpoints.reach)
         handed = await self._store.run(work)
         await self._note_whether(handed is not None, now)
@@ -211,6 +213,8 @@ class SharedHandover:
         if self._clock.monotonic() < self._withdraws_at:
             return
         self._withdraws_at = self._clock.monotonic() + POLL_S
+        if not await self._store.read(lambda session: session.shared.overdue(self._clock.now(), 1)):
+            return
         done = await self._store.run(partial(withdraw, now=self._clock.now(), reach=self._failpoints.reach))
         self._log.emit_all(done.events)
         if done.events:
@@ -320,6 +324,8 @@ class SharedFollower:
     async def take_in(self) -> int:
         """Record one batch in one transaction; return the number of events."""
         now = self._clock.now()
+        if not await self._store.read(lambda session: session.shared.has_news()):
+            return 0
         count, done = await self._store.run(partial(take, now=now))
         self._log.emit_all(done.events)
         if count:
@@ -352,6 +358,8 @@ class SharedRuntimeEvents:
 
     async def take_in(self) -> int:
         """Record one batch in one transaction; return the number of events."""
+        if not await self._store.read(lambda session: outcomes.names_wanted(session) or session.events_read.get()[0]):
+            return 0
         count, taken = await self._store.run(partial(take_happened, now=self._clock.now()))
         outcomes.follow_up(taken, self._log, self._wakes)
         return count

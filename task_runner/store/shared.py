@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from task_runner.store.schema import fires, slots, tasks
 from turnkeeper.storage.server.handover import FIRE, SCHEMA, handover_of
-from turnkeeper.storage.statements import TEXT, Statement, among, listed, one_of, upsert
+from turnkeeper.storage.statements import TEXT, Statement, among, listed, now_us, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
 MOST_WAITING = 4096  # envelopes that no runtime has begun; further fires wait in the ledger, under their policies
@@ -70,6 +70,14 @@ class Shared:
     def has_runtime(self) -> bool:
         """Return True if a runtime is running that could take fires."""
         return _handover.has_runtime(self._connection)
+
+    def may_hand_over(self, now: datetime) -> bool:
+        """Return False if a runtime is running and no fire is ready. The check is one statement without a lock."""
+        return bool(_MAY_HAND_OVER.value(self._connection, now=to_us(now)))
+
+    def has_news(self) -> bool:
+        """Return True if a turn event waits for a runner. The check is one statement without a lock."""
+        return bool(_HAS_NEWS.value(self._connection))
 
     def room(self) -> int:
         """Return the number of fires that may be handed over before the runtimes have begun some."""
@@ -171,6 +179,19 @@ def _new(*columns: Any) -> sa.Select[Any]:
     return sa.select(*columns).where(sa.not_(_told.c.taken)).order_by(_told.c.sequence)
 
 
+_HAS_NEWS = Statement(sa.select(sa.exists().where(sa.not_(_told.c.taken))))
+_owners = _columns("owners", "owner", "until_us", until_us=sa.BigInteger())
+_MAY_HAND_OVER = Statement(
+    sa.select(
+        sa.or_(
+            sa.not_(sa.exists().where(_owners.c.until_us > now_us())),
+            *(
+                sa.exists().where(fires.c.ready_us <= sa.bindparam("now"), fires.c.caught_up == sa.literal(late))
+                for late in (False, True)
+            ),
+        )
+    )
+)
 _FOUND = Statement(_new(_told.c.sequence, _told.c.fire_id).limit(sa.bindparam("limit")))
 _TASKS_OF = Statement(sa.select(fires.c.fire_id, fires.c.task_id).where(among(fires.c.fire_id, "ids")))
 _LOCK_FREE = Statement(

@@ -236,9 +236,7 @@ class Store:
 
     async def read(self, work: Callable[[Session], T]) -> T:
         """Run read-only `work` without waiting for locks. Return its result."""
-        return await self._database.run(
-            lambda connection: work(Session(connection, self._clock.now, self._at_home, reads=True))
-        )
+        return await self._database.read(lambda c: work(Session(c, self._clock.now, self._at_home, reads=True)))
 
     async def transact(self, work: Callable[[Connection], T]) -> T:
         """Run work on a plain connection in one transaction, as :meth:`run` does."""

@@ -272,6 +272,10 @@ def _for_caller(error: BaseException) -> Exception:
     return wrapped
 
 
+class Query(partial[Any]):
+    """A unit that takes no lock. On a server it runs without BEGIN and COMMIT: each statement commits by itself."""
+
+
 class Database:
     """A SQLite file or a PostgreSQL database, opened and owned by one process.
 
@@ -349,18 +353,22 @@ class Database:
 
         If the caller is cancelled, work that has begun continues, and the caller does not learn whether it commits.
         """
-        return cast("T", await self._thread.run(work if self.check is None else self._checked(work)))
+        return cast("T", await self._thread.run(self._checked(work)))
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run a query that takes no lock. See `Query`."""
+        return cast("T", await self._thread.run(Query(self._checked(work))))
 
     async def look(self, work: Callable[[Connection], T]) -> T:
         """Run a quick query on the committed state; it does not wait for running changes."""
-        return cast("T", await self._quick.run(work))
+        return await self.read(work) if self.is_shared else cast("T", await self._quick.run(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue `work` from any thread; the future completes once the work is on disk, or with its exception."""
-        return self._thread.submit(work if self.check is None else self._checked(work))
+        return self._thread.submit(self._checked(work))
 
     def _checked(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        return lambda connection: (cast("Any", self.check)(connection), work(connection))[1]
+        return work if self.check is None else lambda c: (cast("Any", self.check)(c), work(c))[1]
 
     @property
     def is_shared(self) -> bool:
@@ -440,6 +448,7 @@ def _try_unit(connection: Connection, call: Call) -> Exception | None:
     try:
         with connection.begin():
             driver = connection.connection.dbapi_connection
+            driver.autocommit = isinstance(call.work, Query)
             call.result = call.work(connection)
     except Exception as error:  # noqa: BLE001  its caller gets it
         _leave_if_lost(connection, driver, error)

@@ -264,12 +264,8 @@ class Beat:
         facts = self.facts()
         said = {"facts_json": json.dumps(facts, sort_keys=True), "owner": self.owner()}
         node = self._node | said | {"offset_us": int(self._clock.ahead_s * 1e6)}
-
-        def beat(connection: Connection) -> tuple[int, list[Node]]:
-            return self._nodes.beat(connection, node), self._nodes.listed(connection)
-
         asked = self._clock.monotonic()
-        at, found = await self._transact(beat)
+        at, found = await self._transact(lambda c: (self._nodes.beat(c, node), self._nodes.listed(c)))
         alike = [each for each in found if each.lives and each.role == node["role"] and each.node_id != node["node_id"]]
         self.lacking = lacking(facts, [each.facts for each in alike])
         self.others = [each.facts for each in alike if not each.draining]
@@ -283,22 +279,20 @@ class Beat:
     async def set_clock(self) -> None:
         """Set this process's clock by the database's clock. Write nothing."""
         asked = self._clock.monotonic()
-        at = from_us(await self._transact(_NOW.value))
-        self._clock.set(at, self._clock.monotonic() - asked)
+        self._clock.set(from_us(await self._transact(_NOW.value)), self._clock.monotonic() - asked)
 
     async def is_alone(self) -> bool:
         """Return True if no other process of this role is running."""
-        mine = self._node["node_id"], self._node["role"]
-        found: list[Node] = await self._transact(self._nodes.listed)
-        return not any(node.lives and node.role == mine[1] and node.node_id != mine[0] for node in found)
+        return not any(node.lives for node in await self._others())
 
     async def last_other(self) -> datetime | None:
         """Return when another process of this role was last seen. None if one is running or none is known."""
-        if not await self.is_alone():
-            return None
-        found: list[Node] = await self._transact(self._nodes.listed)
-        mine = self._node["node_id"], self._node["role"]
-        return max((each.beat_at for each in found if each.role == mine[1] and each.node_id != mine[0]), default=None)
+        found = await self._others()
+        return None if any(node.lives for node in found) else max((node.beat_at for node in found), default=None)
+
+    async def _others(self) -> list[Node]:
+        found, mine = await self._transact(self._nodes.listed), self._node
+        return [node for node in found if node.role == mine["role"] and node.node_id != mine["node_id"]]
 
     async def drain(self) -> None:
         """Write that this process begins no more work."""
