@@ -261,12 +261,11 @@ class Beat:
             await self._transact(partial(self._nodes.alerted, node=node))
 
     async def once(self) -> None:
-        facts = self.facts()
-        said = {"facts_json": json.dumps(facts, sort_keys=True), "owner": self.owner()}
-        node = self._node | said | {"offset_us": int(self._clock.ahead_s * 1e6)}
+        facts, offset_us = self.facts(), int(self._clock.ahead_s * 1e6)
+        said = {"facts_json": json.dumps(facts, sort_keys=True), "owner": self.owner(), "offset_us": offset_us}
         asked = self._clock.monotonic()
-        at, found = await self._transact(lambda c: (self._nodes.beat(c, node), self._nodes.listed(c)))
-        alike = [each for each in found if each.lives and each.role == node["role"] and each.node_id != node["node_id"]]
+        at, found = await self._transact(lambda c: (self._nodes.beat(c, self._node | said), self._nodes.listed(c)))
+        alike = [each for each in self._others_of(found) if each.lives]
         self.lacking = lacking(facts, [each.facts for each in alike])
         self.others = [each.facts for each in alike if not each.draining]
         self.on_seen(found, from_us(at))
@@ -283,16 +282,16 @@ class Beat:
 
     async def is_alone(self) -> bool:
         """Return True if no other process of this role is running."""
-        return not any(node.lives for node in await self._others())
+        return not any(node.lives for node in self._others_of(await self._transact(self._nodes.listed)))
 
     async def last_other(self) -> datetime | None:
         """Return when another process of this role was last seen. None if one is running or none is known."""
-        found = await self._others()
+        found = self._others_of(await self._transact(self._nodes.listed))
         return None if any(node.lives for node in found) else max((node.beat_at for node in found), default=None)
 
-    async def _others(self) -> list[Node]:
-        found, mine = await self._transact(self._nodes.listed), self._node
-        return [node for node in found if node.role == mine["role"] and node.node_id != mine["node_id"]]
+    def _others_of(self, found: Sequence[Node]) -> list[Node]:
+        role, own = self._node["role"], self._node["node_id"]
+        return [node for node in found if node.role == role and node.node_id != own]
 
     async def drain(self) -> None:
         """Write that this process begins no more work."""
