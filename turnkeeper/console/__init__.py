@@ -39,8 +39,8 @@ _CUT = "…"
 _BAR_AFTER_S = 1.0
 _ISO = re.compile(r"(?<!--from )(?<!--to )(?<!--at )\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 _TIME = r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Za-z]{1,4}| [+-]\d\d)?"
-_WHOLE = re.compile(rf"{_TIME}|\bturnkeeper [^;·,()]+[^;·,() ]")
-_COMMAND = "turnkeeper "  # a command stays on one line, for copying
+_OTHERS = r"\b(?:(?:systemctl|loginctl|launchctl|chmod|kill) |export [A-Z_]+=).+|^  \S.+"  # commands to copy
+_WHOLE = re.compile(rf"{_TIME}|\bturnkeeper [^;·,()]+[^;·,() ]|{_OTHERS}")
 _JOINT = "\ue000"  # stands for a space at which a line must not break
 _REFRESH_S = 2.0
 _YOUNG = 100_000  # objects before the first garbage collection: most commands make fewer, and keep them
@@ -447,7 +447,7 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
         for key, value in lines:
             head = f"{key + ':':<{width}} "
             body = plain(value).replace("\n", "\n" + " " * len(head))
-            if _COMMAND not in body:
+            if "turnkeeper " not in body:  # a command stays on one line, for copying
                 body = _broken(head + body, len(head))[len(head) :]
             elif sys.stdout.isatty() and _cells(head + body.partition("\n")[0]) > console().width:
                 body = "\n  " + plain(value).replace("\n", "\n  ")

@@ -67,6 +67,27 @@ def test_a_note_ends_its_lines_between_words_and_keeps_a_command_whole(
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        ("next: ", "systemctl --user daemon-reload && systemctl --user enable --now turnkeeper.service backup.timer"),
+        ("next: ", "launchctl bootstrap gui/$(id -u) '/Users/a b/Library/LaunchAgents/turnkeeper.plist'"),
+        ("to keep it running while you are logged out: ", "loginctl enable-linger"),
+        ("  ", "pg_restore --clean --if-exists --single-transaction -n runner --dbname='host=a b' turnkeeper.dump"),
+        ("  ", "pg_dump --format=custom --file=turnkeeper.dump -n runner --dbname='host=a user=b'"),
+        ("for the other commands: ", "export TURNKEEPER_HOME='/home/a folder/with a long name'"),
+        ("can be read by other users; run: ", "chmod 600 '/home/a folder/with a long name/key'"),
+        ("it is suspended by a signal; to resume it, run: ", "kill -CONT 12345"),
+    ],
+)
+def test_a_command_of_another_program_stays_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, before: str, command: str
+) -> None:
+    make_narrow(monkeypatch)
+    console.note(before + command)
+    assert capsys.readouterr().err.splitlines()[-1].endswith(command)
+
+
 def test_a_wide_table_that_a_terminal_cannot_hold_is_shown_row_by_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
