@@ -33,8 +33,9 @@ def report(
     since: Annotated[str, typer.Option(help="The start: 7d, yesterday, 2026-11-22T02:00.")] = "7d",
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file.")] = None,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="html is one page for a browser; json has every row.")
-    ] = Format.HTML,
+        Format | None,
+        typer.Option("-o", "--output", help="html: a page for a browser; json: every row, the default on a terminal."),
+    ] = None,
 ) -> None:
     """Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.
 
@@ -43,7 +44,9 @@ def report(
 
     Example: turnkeeper report --since 7d --to report.html
     """
-    if output is Format.HTML and to is None and sys.stdout.isatty():
+    on_terminal = to is None and sys.stdout.isatty()
+    output = output or (Format.JSON if on_terminal else Format.HTML)
+    if output is Format.HTML and on_terminal:
         raise InvalidInput("is a page for a browser", where="-o html", hint="write it to a file: --to report.html")
     place = home()
     now = SystemClock().now()

@@ -215,6 +215,20 @@ def test_it_is_written_to_a_new_file_and_never_over_another(filled: Home, tmp_pa
     assert "cannot be written" in said
 
 
+def test_a_terminal_gets_the_rows_and_never_the_text_of_a_page(
+    filled: Home,  # noqa: F811
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    code, out, _ = command(filled, "--since", SINCE, capsys=capsys)
+    assert code == 0
+    assert set(QUESTIONS) < set(json.loads(out))
+    code, out, said = command(filled, "--since", SINCE, "-o", "html", capsys=capsys)
+    assert (code, out) == (2, "")
+    assert "write it to a file: --to report.html" in said
+
+
 @pytest.mark.parametrize("since", ["never", "in 2h", "2030-01-01"])
 def test_a_beginning_that_is_no_time_in_the_past_is_refused(filled: Home, since: str, capsys: Any) -> None:  # noqa: F811
     code, out, said = command(filled, "--since", since, capsys=capsys)
