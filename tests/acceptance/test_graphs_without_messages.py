@@ -15,9 +15,9 @@ from langgraph.types import Command, interrupt
 from langgraph_sdk.errors import ConflictError
 
 from tests.acceptance.test_langgraph_clients import BY_NODE, MAJORS, play, until_reachable
-from tests.acceptance.test_mcp_clients import ask, http_client
+from tests.acceptance.test_mcp_clients import ask, http_client, refused
 from tests.support.constellation import AGENT_RUNTIME
-from tests.support.langgraph import Lg
+from tests.support.langgraph import Lg, said
 from tests.support.machines import constellation_on, new_home
 from tests.support.web import configure, serving
 from turnkeeper.rpc.process import VARIABLE
@@ -141,6 +141,21 @@ async def test_the_report_of_a_scheduled_run_is_read_over_mcp(lg: Lg) -> None:
     async with http_client(lg.web, lg.keys["read"], "auto") as to:
         told = json.dumps(await ask(to, "conversation_read", channel="general"))
     assert "about pumps" in told
+
+
+async def test_only_who_may_decide_answers_a_question_by_a_message(lg: Lg) -> None:
+    thread = lg.thread()
+    lg.ask("POST", f"/threads/{thread}/runs/wait", {"assistant_id": "agent0", "input": {"topic": "which"}})
+    message = {"assistant_id": "agent0", "input": said("new")}
+    by_work = {"headers": {"x-api-key": lg.keys["work"]}}
+    assert "waits for the answer" in lg.refused("POST", f"/threads/{thread}/runs", message, status=409, **by_work)
+    for scope in ("work", "decide"):  # a model speaks over MCP, whatever its key may do
+        async with http_client(lg.web, lg.keys[scope], "auto") as to:
+            why = await refused(to, "message_send", text="new", thread_id=thread)
+            assert "the thread waits for the person's answer to" in why
+    assert lg.ask("GET", f"/threads/{thread}")["status"] == "interrupted"
+    answered = lg.ask("POST", f"/threads/{thread}/runs/wait", message)
+    assert answered["report"] == "about new"
 
 
 @pytest.mark.client

@@ -81,6 +81,8 @@ class Runs(lg.Handlers):
         asked = replace(asked, run={**asked.run, "assistant_id": name, "metadata": metadata})
         if asked.replays and not thread_id:
             requests.refuse_missing()
+        if not (asked.decides or asked.rejects or asked.replays or _may_decide(who)):
+            asked = replace(asked, run={**asked.run, "no_answer": True})  # a message may answer a graph's question
         thread = await self._thread(runtime, thread_id, asked)
         if thread.waiting and "no_answer" in asked.run:
             await self._refuse_at_question(runtime, thread)
@@ -174,7 +176,7 @@ class Runs(lg.Handlers):
         return made
 
     async def _decide(self, who: Who, runtime: Any, thread_id: str, asked: requests.RunRequest) -> str:
-        if who.scope is None or who.scope < Scope.DECIDE:
+        if not _may_decide(who):
             need_decide()
         if asked.rejects:
             return await self.reject_all(runtime, thread_id)
@@ -510,6 +512,10 @@ class Runs(lg.Handlers):
     async def delete(self, request: Request) -> Response:
         need(request, Scope.WORK)
         requests.refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
+
+
+def _may_decide(who: Who) -> bool:
+    return who.scope is not None and who.scope >= Scope.DECIDE
 
 
 def need_decide() -> None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput, NotFound, Unreachable
+from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.mcp import model
 from turnkeeper.gateway.mcp.desk import MADE_BY, Desk, caller_of, owner_of
@@ -203,12 +203,17 @@ async def message_send(
         request_id=request_id or SystemEntropy().hex(32),
         keep_loop=True,  # a program's message does not take over self-paced work
     )
+    look = runtime.SendMessageRequest()
+    look.CopyFrom(request)
+    look.look = True
     try:
+        if (found := await _call(ctx, look)).HasField("answers"):
+            how = _desk(ctx).decides_at(found.answers.interrupt_id)
+            hint = f"the person answers it, with {how['command']}" + (f" or at {how['url']}" if how["url"] else "")
+            what = f"the thread waits for the person's answer to “{plain(found.answers.question)}”"
+            raise Denied(what, where="thread_id", hint=f"{hint}; or start a new thread")
         sent = await _call(ctx, request)
         shown = await _turn_shown(ctx, sent.turn_id, wait_s)
-        if sent.HasField("answers"):
-            asked = plain(sent.answers.question)
-            shown.summary = f"the message answered the question “{asked}” of {sent.answers.turn_id}; {shown.summary}"
     except Unreachable as error:
         hint = f"{error.hint}; then call again with request_id {request.request_id}: it is sent once"
         raise Unreachable(error.what, hint=hint) from error
