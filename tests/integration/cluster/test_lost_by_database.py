@@ -167,9 +167,10 @@ def test_the_daemons_of_a_machine_continue_after_a_failover_and_say_what_it_lost
         machine.await_outcome("often", "succeeded", 2)
         pair.standby.catch_up(pair.primary)
         pair.standby.pause()
-        machine.await_outcome("often", "succeeded", 5)
+        held = succeeded(machine)
+        machine.await_outcome("often", "succeeded", held + 3)
         pair.take_over()
-        machine.until("a fire after the failover", lambda: has_run(machine, 7))
+        machine.until("a fire after the failover", lambda: has_run(machine, held + 2))
         machine.stop()
         told = [event for event in machine.logs if event["event"] == "database.lost"]
         assert {event["process"] for event in told} == {"task-runner", "agent-runtime"}
@@ -184,8 +185,12 @@ def test_the_daemons_of_a_machine_continue_after_a_failover_and_say_what_it_lost
         machine.stop()
 
 
+def succeeded(machine: Constellation) -> int:
+    return sum(fire.outcome == "succeeded" for fire in machine.fires("often"))
+
+
 def has_run(machine: Constellation, count: int) -> bool:
     """Return True if so many fires have succeeded; False also while the database does not answer."""
     with suppress(TurnkeeperError):
-        return sum(fire.outcome == "succeeded" for fire in machine.fires("often")) >= count
+        return succeeded(machine) >= count
     return False

@@ -58,7 +58,7 @@ def turns(machine: Constellation) -> list[str]:
 def test_fires_that_the_runtime_had_accepted_are_taken_over_whatever_the_policy(
     machine: Constellation, tmp_path: Path
 ) -> None:
-    due = (SystemClock().now() + timedelta(seconds=3)).replace(microsecond=0)
+    due = (SystemClock().now() + timedelta(seconds=8)).replace(microsecond=0)
     for name, options in TASKS.items():
         machine.create(name, "--every", "1h", "--start", rfc3339(due), *options)
     machine.create("once", "--at", rfc3339(due), "--grace", "1s")

@@ -109,6 +109,20 @@ def test_calls_stand_with_their_answers() -> None:
     assert shell.environment().tests["open"](turn)
 
 
+def test_a_call_without_an_answer_is_waited_for_only_while_its_turn_is_open() -> None:
+    turn = agents.ConversationTurn(turn_id="t", status="running", messages=[agents.Message(role="trigger", text="Go.")])
+    turn.messages.add(role="agent", tool_calls=[agents.ToolCall(id="1", name="of_a_node")])
+    turn.messages.add(role="trigger", text="The process was restarted.")
+    source = '{% import "frame/parts.html" as parts with context %}{{ parts.turn_item(turn) }}'
+    shown = shell.environment().from_string(source)
+    place = {"here": "/ui/", "times": text.Times(NOW), "page_key": ""}
+    running = shown.render(turn=turn, **place)
+    assert (running.count("What the task asked"), running.count("<summary>Note")) == (1, 1)
+    assert "no answer yet" in running
+    turn.status = "succeeded"
+    assert "no answer yet" not in shown.render(turn=turn, **place)
+
+
 def test_a_form_changes_what_it_changed_and_nothing_else() -> None:
     spec = schedules.TaskSpec(
         name="t",
