@@ -95,7 +95,7 @@ class Acts:
                 decided_ += 1
         except TurnkeeperError as error:
             more = ". The next one may still be recorded." if isinstance(error, Unsure) else ""
-            said = f"Decided: {decided_} of {len(ids)}. {error}{more}"
+            said = f"Decided: {decided_} of {len(ids)}. {error}{more}" if ids else str(error)
             return self._shell.back(request, said, "/ui/decisions", tone="bad")
         said = decided("candidate", does, f"{counted(len(ids), 'proposal')}: {', '.join(titles)}"[:_MOST_ABOUT], text)
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")

@@ -32,6 +32,7 @@ TONES = (
     | dict.fromkeys(("running", "sent"), "live")
 )
 _DOES = {"permission": "asks to call", "proposal": "proposes to call", "question": "asks you"}
+_DID = {"permission": "asked to call", "proposal": "proposed to call", "question": "asked you"}
 
 
 def tone(state: str) -> str:
@@ -97,7 +98,7 @@ class Card:
 def card_of_interrupt(one: agents.Interrupt) -> Card:
     asks, question = forms.request_in(one), forms.question_of(one)
     calls = json.loads(one.args_json)["calls"] if asks is not None else []
-    title = ", ".join(call["tool"] for call in calls) or one.tool or one.kind
+    title = ", ".join(call["tool"] for call in calls) or one.tool or {"question": "a question"}.get(one.kind, one.kind)
     shown = pretty(one.args_json)
     if one.kind == "question":
         value = question.value if not calls else calls[0]["args"] if len(calls) == 1 else calls
@@ -106,8 +107,9 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
     missing = "" if one.kind == "proposal" else one.missing_scope  # the category grants it, but is not autonomous
     facts = {"missing scope": missing, "category": one.category, "only this once": one.once_only}
     facts = {name: said for name, said in facts.items() if f" {said} " not in f" {one.question} "}  # said once
+    does = _DOES if one.status == "pending" else _DID
     return Card(
-        kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
+        kind="interrupt", id=one.interrupt_id, does=does.get(one.kind, one.kind), title=title,
         ways=_ways(one) if one.status == "pending" else (), of=one, state=one.decision or one.status,
         args=shown, args_hash=one.args_hash, body=one.question, facts=fields(facts), note=one.message,
         options=[*map(forms.option_text, question.options)],
