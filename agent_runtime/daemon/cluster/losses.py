@@ -29,13 +29,15 @@ _TOLD = ("since", "to", "before", "now", "records")
 def lost_end(connection: Connection, of: Recorder, store: str, number: int, kind: str) -> list[Fact] | None:
     """Return the records to write before the next one of a chain that ends earlier than its recorder knows.
 
-    Return None if the server is the one that the recorder knows: then another program changed the chain.
+    Return None if the recorder knows the server, or if no record is missing: then another program changed the chain.
     """
     before, now = of.server, server_of(connection)
     if not before or not now or now == before:
         return None
     if kind == RESTORED:
         return []
+    if number >= of.reached.get(store, 0):  # no record is missing
+        return None
     fact = _fact(connection, of, before, now, of.reached.get(store, 0) - number, {of.public: number})
     of.reached[store] = number
     of.lost.append(fact)

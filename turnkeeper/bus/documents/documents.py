@@ -30,7 +30,7 @@ _UNSEEN = re.compile(r"[^ -~]")
 def with_documents(home: Home, prompt: str | None, files: Sequence[str] = (), before: str = "") -> str:
     """Return a prompt with files below it. None keeps the text of the prompt before, and no file keeps its files.
 
-    `--file none` removes the files.
+    Files that the new prompt already has replace those before. Given files replace both; `--file none` removes them.
 
     Raises:
         NotFound, InvalidInput: a file does not exist, or is not a text of at most 64 KiB.
@@ -38,13 +38,15 @@ def with_documents(home: Home, prompt: str | None, files: Sequence[str] = (), be
         Conflict: a file changed while it was read.
     """
     text, lines = split(before)
-    if len(files) > MOST:
-        raise InvalidInput(f"{len(files)} files; the limit is {MOST}", where="--file")
+    if prompt is not None:
+        text, own = split(prompt)
+        lines = own or lines
+    if (number := len(files or lines)) > MOST:
+        raise InvalidInput(f"{number} files; the limit is {MOST}", where="--file")
     if files:
         lines = [] if list(files) == NONE else [_line(home, Path(file)) for file in files]
     if sum(map(len, (line.encode() for line in lines))) > LONGEST:
         raise InvalidInput(f"is more than {LONGEST >> 10} KiB of files in all", where="--file")
-    text = text if prompt is None else prompt
     return "\n\n".join(filter(None, [text.rstrip("\n") if lines else text, "\n".join(lines)]))
 
 
@@ -83,7 +85,9 @@ def _read(found: re.Match[str]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     kinds = {"name": str, "bytes": int, "text": str}
-    return said if {key: type(value) for key, value in said.items()} == kinds else {}
+    if {key: type(value) for key, value in said.items()} != kinds:
+        return {}
+    return said if said["bytes"] == len(said["text"].encode("utf-8", "surrogatepass")) else {}
 
 
 def _line(home: Home, path: Path) -> str:

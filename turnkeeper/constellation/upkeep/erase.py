@@ -85,9 +85,9 @@ _EMPTY = dict.fromkeys(("args_json", "result_json", "data_json", "metadata_json"
 def _written(character: str) -> Iterator[bytes]:
     """Yield patterns for the forms of a character in a file: plain, or as JSON escapes it, also in nested JSON."""
     yield (rb"\\*" if character in '"\\/' else b"") + re.escape(character.encode())
-    if character in "\n\t\r":
-        yield rb"\\+" + repr(character)[2].encode()
-    elif not character.isascii():
+    if character in "\n\t\r\b\f":
+        yield rb"\\+" + json.dumps(character)[2].encode()
+    elif not " " <= character <= "~" or character in "<{":  # a file in a prompt has no plain < and no {{
         units = character.encode("utf-16-be").hex()
         yield b"".join(rb"\\+u(?i:%s)" % units[at : at + 4].encode() for at in range(0, len(units), 4))
 

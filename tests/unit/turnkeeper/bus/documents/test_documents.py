@@ -1,5 +1,6 @@
 """Files that an author gives with a prompt: which are taken, and what a reader of the prompt can mistake them for."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from turnkeeper.bus.documents import documents
 from turnkeeper.bus.documents.documents import documents_in, in_words, split, with_documents
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.upkeep.erase import mask_of
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, TurnkeeperError
 
 
@@ -32,6 +34,33 @@ def test_a_prompt_keeps_its_files_until_others_or_none_take_their_place(home: Ho
     assert (split(other)[0], [one["name"] for one in documents_in(other)]) == ("Sum up.", ["c.txt"])
     assert with_documents(home, None, ["none"], before=both) == "Sum up."
     assert with_documents(home, "As it is.\n", before="Before.\n") == "As it is.\n"
+
+
+def test_files_that_a_new_prompt_already_has_replace_those_before(home: Home, tmp_path: Path) -> None:
+    before = with_documents(home, "Sum up.", [put(tmp_path)])
+    other = with_documents(home, "Read.", [put(tmp_path, "c.txt", b"c")])
+    assert with_documents(home, before, before=before) == before
+    assert with_documents(home, other, before=before) == other
+    assert with_documents(home, other, [put(tmp_path)], before=before) == before.replace("Sum up.", "Read.")
+    assert with_documents(home, before, ["none"], before=before) == "Sum up."
+    with pytest.raises(InvalidInput, match="9 files"):
+        with_documents(home, "\n".join([other.splitlines()[-1]] * 9))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_line_that_says_another_size_than_that_of_its_text_is_no_file(size: int) -> None:
+    line = f'Document: {{"name": "a.txt", "bytes": {size}, "text": "hi"}}'
+    assert (documents_in(line), in_words(line)) == ([], line)
+
+
+@pytest.mark.parametrize("text", ["<b>secret", "{{ secret }}", "a\x1bsecret", "a\x7fsecret", "a\bb\fc", "a\x0bsecret"])
+def test_an_erased_text_is_found_in_a_file_however_it_is_written_there(home: Home, tmp_path: Path, text: str) -> None:
+    said = with_documents(home, "Sum up.", [put(tmp_path, data=text.encode())])
+    for stored in (said, json.dumps({"prompt": said})):
+        masked = mask_of([text]).of(stored)
+        assert isinstance(masked, str)
+        assert text not in masked
+        assert "secret" not in masked
 
 
 @pytest.mark.parametrize(
