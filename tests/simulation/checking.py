@@ -43,7 +43,7 @@ GIVEN_UP = f"was tried {MOST_TRIES} times and never finished"
 _ELSEWHERE = {"owned", "left"}  # tables that only machines with one database have
 _QUERIES = {
     **{name: query for name, query in cluster.QUERIES.items() if name not in _ELSEWHERE},
-    "forks": cluster.QUERIES["forks"].replace("runtime.", "saved."),
+    "forks": cluster.QUERIES["forks"].replace("runtime.", "saved.").replace("count(*) FROM", "count(*) AS count FROM"),
     "tasks": "SELECT id, name, state, reason, definition, cursor_us, created_us FROM runner.tasks",
     "ledger": f"{cluster.QUERIES['ledger'].partition(' FROM ')[0]}, policy, started_us, is_open"
     " FROM runner.fires ORDER BY entry_id",

@@ -2,15 +2,18 @@
 
     python -m tests.simulation.guards [--most 200] [WORD ...]
 
-With words, only guards whose rule has one of them. Exits with 1 if a guard's absence is not found.
+With words, only guards whose rule has one of them. Exits with 1 if a guard's absence is not found. Without words it names
+the guards that seeds do not miss, with the tests that do, and does not run them.
 """
 
 import argparse
 import asyncio
 import itertools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +23,7 @@ from agent_runtime.graph.checkpointer import sqlite
 from agent_runtime.mailbox import acceptor
 from agent_runtime.model import decide
 from agent_runtime.permissions.judge import ALLOWED
-from agent_runtime.store import idempotency, turn_store, turn_writes
+from agent_runtime.store import idempotency, turn_reads, turn_store, turn_writes
 from agent_runtime.turns import turns, worker
 from task_runner.dispatcher import dispatcher, outcomes
 from task_runner.planner import catch_up, ledger, planner, self_paced
@@ -30,8 +33,9 @@ from task_runner.store import fires as ledger_store
 from tests.simulation import disk
 from tests.simulation.script import drawn
 from tests.simulation.world import run
-from turnkeeper.bus import inbox
+from turnkeeper.bus import durable_writes, inbox
 from turnkeeper.storage import chain, database, files
+from turnkeeper.times import to_us
 
 Replaced = tuple[Any, str, Any]
 
@@ -115,11 +119,11 @@ def _forgetful() -> Any:
 
 
 def _expires_early() -> Any:
-    work = turn_store.Store.expire.__wrapped__  # type: ignore[attr-defined]
+    listed = turn_reads.timed_interrupts
 
-    async def early(self: Any) -> Any:
-        at = self.clock.now()
-        return await self.write(lambda connection: work(self, connection, at + timedelta(seconds=40)))
+    def early(connection: Any) -> list[Any]:
+        found = [item for item in listed(connection) if item.expires_at]
+        return [replace(item, expires_at=item.expires_at - timedelta(seconds=40)) for item in found]
 
     return early
 
@@ -138,6 +142,16 @@ def _any_attempt() -> Any:
         return turned(fire, *given, attempt=fire.attempt, **how)
 
     return any_attempt
+
+
+def _by_clock(self: Any, count: int) -> int:
+    first = to_us(self._clock.now()) * 1000
+    self._last_ns = first + count - 1
+    return int(first)
+
+
+def _unordered(_self: Any, folder: Any) -> list[str]:
+    return sorted(os.listdir(folder), reverse=True)
 
 
 def _delivers_by_rename(self: Any, names: Sequence[str]) -> None:
@@ -193,12 +207,15 @@ GUARDS: Mapping[str, Callable[[], Sequence[Replaced]]] = {
     "An envelope is archived before it leaves claimed/": lambda: [
         (inbox.Inbox, "_deliver", _delivers_by_rename)
     ],
+    "Envelopes are claimed in the order of their names": lambda: [(files.SystemFiles, "names", _unordered)],
+    "Names rise though the clock steps back": lambda: [(durable_writes.Names, "_reserve", _by_clock)],
+    "A cancel is carried out after a crash": lambda: [_without("_cancelled")],
     "Turns without an envelope go on after a crash": lambda: [(worker.Worker, "_go_on", _zero)],
     "A try that the machine broke off is not counted": lambda: [
         (turn_store.Store, "give_back", _nothing), (turns.Turns, "_run", turns.Turns._run_counted)
     ],
     "A fire that was held is released": lambda: [(turn_writes, "release_held", _empty)],
-    "A question expires at its time": lambda: [(turn_store.Store, "expire", _expires_early())],
+    "A question expires at its time": lambda: [(turn_reads, "timed_interrupts", _expires_early())],
     "A question that nobody decides expires": lambda: [(turn_store.Store, "expire", _expires_never)],
     "A repeated call of a tool takes effect once": lambda: [(idempotency, "known", _none)],
     "A message about another attempt changes nothing": lambda: [(ledger, "turned", _any_attempt())],
@@ -211,7 +228,7 @@ GUARDS: Mapping[str, Callable[[], Sequence[Replaced]]] = {
     "Missed times follow the policy": lambda: [
         (catch_up, "_run_once", _runs_all), (catch_up, "_skip", _runs_all)
     ],
-    "A fire waits while one of its task runs": lambda: [(planner, "UNDER_WAY", frozenset())],
+    "A fire waits while one of its task runs": lambda: [(planner.model, "UNDER_WAY", frozenset())],
     "Times that a wrong clock passed come again": lambda: [(loop, "rewind", lambda *_given: [])],
     "A run that was asked for twice runs once": lambda: [(ledger_store.Fires, "by_request", _none)],
     "An event that came twice triggers once": lambda: [(events.Events, "remember", lambda _self, given: list(given))],
@@ -226,11 +243,23 @@ GUARDS: Mapping[str, Callable[[], Sequence[Replaced]]] = {
 
 # Guards whose absence sixty seeds do not show, with the tests that see it.
 UNSEEN: Mapping[str, str] = {
-    # A cancel also stops the running graph, and its row ends the turn: the decision only serves what a crash leaves.
+    # A cancel also stops the running graph: the decision serves what a crash leaves.
     "A cancel is carried out after a crash": "tests/unit/agent_runtime/model/test_decide.py",
-    # Envelopes of one thread seldom wait together, and the runner sends a task's next fire after the end of the one before.
+    # Fires of one task seldom wait together in an inbox, and only they have an order.
     "Envelopes are claimed in the order of their names": "tests/unit/turnkeeper/bus/test_inbox.py",
     "Names rise though the clock steps back": "tests/unit/turnkeeper/bus/test_inbox_limits.py",
+    # No fire reaches a thread that waits: the runner keeps the fires of a task whose turn waits.
+    "A fire that was held is released": "tests/integration/runtime/test_approvals.py",
+    # A call of a tool seldom runs twice, as its result and its checkpoint are written within milliseconds.
+    "A repeated call of a tool takes effect once": "tests/integration/runtime/test_self_paced_turns.py",
+    "A message about another attempt changes nothing": "tests/unit/task_runner/planner/test_ledger.py",
+    # Units fail only with their whole batch.
+    "A unit that fails is undone alone": "tests/unit/turnkeeper/storage/test_database.py",
+    # The clock steps back by less than the lead that is repaired.
+    "Times that a wrong clock passed come again": "tests/integration/runner/test_self_paced_tasks.py",
+    # People ask over no connection, so only a crash within the call makes them ask again.
+    "A run that was asked for twice runs once": "tests/integration/runner/test_outcomes.py",
+    "An event that came twice triggers once": "tests/integration/runner/test_event_triggers.py",
 }
 
 
@@ -253,7 +282,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--most", type=int, default=200, help="the most seeds for each guard")
     given = parser.parse_args(argv)
     unseen = 0
-    for rule in [rule for rule in GUARDS if not given.words or any(word in rule for word in given.words)]:
+    for rule in GUARDS:
+        if given.words and not any(word in rule for word in given.words):
+            continue
+        if rule in UNSEEN and not given.words:
+            sys.stdout.write(f"{'seen by a test':20} {rule}: {UNSEEN[rule]}\n")
+            continue
         seeds, invariant = found(rule, given.most)
         unseen += not seeds
         sys.stdout.write(f"{f'{invariant} after {seeds} seeds' if seeds else 'NOT FOUND':20} {rule}\n")

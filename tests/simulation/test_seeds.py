@@ -1,12 +1,13 @@
 """Whatever a seed makes of time, connections, disks and processes, everything that was due comes to its end, once."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.simulation import script
 from tests.simulation.__main__ import main
-from tests.simulation.guards import found
+from tests.simulation.guards import GUARDS, UNSEEN, found
 from tests.simulation.points import EFFECTS, POINTS
 from tests.simulation.processes import StepWorker
 from tests.simulation.scenarios import SCENARIOS
@@ -119,6 +120,11 @@ def test_a_guard_that_is_taken_out_is_missed(rule: str) -> None:
     seeds, invariant = found(rule, 10)
     assert seeds, "no seed found it"
     assert invariant
+
+
+def test_each_guard_that_seeds_do_not_miss_names_a_test() -> None:
+    assert set(UNSEEN) <= set(GUARDS)
+    assert all(Path(test).is_file() for test in UNSEEN.values())
 
 
 def test_bad_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
