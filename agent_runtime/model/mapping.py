@@ -74,7 +74,7 @@ LEFT_OUT = {  # fields of a message that its JSON leaves out
     "Page": {"queued"},
     "TriggerMark": {"first_nominal_at", "last_nominal_at", "timezone"},
     "Thread": {"run_json"},
-    "Turn": {"state", "sequence", "wake_after_s", "run_json"},
+    "Turn": {"state", "sequence", "wake_after_s", "run_json", "fired_at"},
 }
 _ONLY_IF_SET = {("Message", "tool_calls"), ("Message", "tool_call_id")}
 

@@ -79,7 +79,7 @@ def test_every_field_of_a_message_is_in_its_json_or_left_out_by_name(message: st
         (wire.Thread, TurnRecord, {"turns", "waiting", "first_at", "last_at", "last_turn_id"} | DESCRIBED),
         (wire.TriggerMark, TurnRecord, {"task"}),
         (wire.Turn, TurnRecord, PROGRESS - {"wake_after_s"}),
-        (wire.Turn, KeyRecord, PROGRESS | NO_TURN | {"channel", "agent", "task_name"}),
+        (wire.Turn, KeyRecord, PROGRESS | NO_TURN | {"channel", "agent", "task_name", "fired_at"}),
         (wire.Turn, TerminalDelivery, PROGRESS - {"state"} | NO_TURN),
         (wire.Turn, TriggerHeader, PROGRESS | NO_TURN),
         (wire.TurnEvent, EventRecord, {"incarnation", "about"} | DETAILS),
