@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, MetaData, func, select
 
 from turnkeeper.config.home import Home
-from turnkeeper.storage.chain import RESTORED, Fact, Recorder, SharedChains, shared_tables_of
+from turnkeeper.storage.chain import RESTORED, Fact, Recorder, SharedChains, is_signed, shared_tables_of
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.statements import server_of
 from turnkeeper.times import from_us, rfc3339
@@ -29,10 +29,11 @@ _TOLD = ("since", "to", "before", "now", "records")
 def lost_end(connection: Connection, of: Recorder, store: str, number: int, kind: str) -> list[Fact] | None:
     """Return the records to write before the next one of a chain that ends earlier than its recorder knows.
 
-    Return None if the recorder knows the server, or if no record is missing: then another program changed the chain.
+    Return None if the recorder knows the server, if no record is missing, or if its key did not sign the end: then
+    another program changed the chain.
     """
     before, now = of.server, server_of(connection)
-    if not before or not now or now == before:
+    if not before or not now or now == before or not _is_end_signed(connection, of, store):
         return None
     if kind == RESTORED:
         return []
@@ -108,6 +109,12 @@ def _missing(
         undone.setdefault(of.public, ends.get(of.public, 0))
         of.reached[store] = ends.get(of.public, 0)
     return [_fact(connection, of, before, now, gone, undone)] if misfits or undone else []
+
+
+def _is_end_signed(connection: Connection, of: Recorder, store: str) -> bool:
+    heads = [head for head in SharedChains(store).heads(connection) if head["chain"] == of.public]
+    said = [(head["through"], bytes.fromhex(head["hash"]), bytes.fromhex(head["signature"])) for head in heads]
+    return any(is_signed(of.public, store, *end) for end in said)
 
 
 def _fact(connection: Connection, of: Recorder, before: str, now: str, records: int, ends: dict[str, int]) -> Fact:

@@ -9,14 +9,21 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.integration.cluster.test_records import Machine
+from tests.integration.cluster.test_records import NOW, Machine
 from tests.support.constellation import Constellation
 from tests.support.postgres import Server, Standby, find_binaries
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit.records import examine
 from turnkeeper.constellation.inspect.losses import findings
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage.chain import linked
 from turnkeeper.storage.database import make_schemas
+
+END = "SELECT number, hash FROM audit_chains WHERE chain = %s"
+NEWEST_BODY = "SELECT body FROM audit_records WHERE chain = %s ORDER BY number DESC LIMIT 1"
+FORGE = """WITH new AS (INSERT INTO audit_records (chain, number, at_us, body, content_hash, hash)
+    VALUES (%(of)s, %(number)s, %(at_us)s, %(body)s, %(content_hash)s, %(hash)s) RETURNING number, hash)
+    UPDATE audit_chains SET (number, hash) = (SELECT number, hash FROM new) WHERE chain = %(of)s"""
 
 
 class Pair(NamedTuple):
@@ -155,6 +162,30 @@ def test_records_that_a_program_removed_before_the_same_server_looks_are_no_loss
     one.do(lambda c: c.exec_driver_sql("DELETE FROM audit_records WHERE number = 4"))
     assert {name for name, _ in other.events()} == {"audit.changed"}
     assert other.faults()
+
+
+def test_a_record_that_another_program_added_after_a_failover_is_a_fault_and_no_loss(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    one = machines[0]
+    pair.take_over()
+    (body,) = reconnected(one).do(lambda c: c.exec_driver_sql(NEWEST_BODY, (one.recorder.public,)).one())
+    (row,) = linked(*one.do(lambda c: c.exec_driver_sql(END, (one.recorder.public,)).one()), NOW, [json.loads(body)])
+    one.do(lambda c: c.exec_driver_sql(FORGE, {"of": one.recorder.public, **row}))
+    one.write(4)
+    assert "database.lost" not in [name for name, _ in one.events()]
+    assert one.faults()
+
+
+def test_a_shorter_chain_whose_end_is_not_signed_is_a_fault_and_no_loss(pair: Pair, machines: list[Machine]) -> None:
+    one = machines[0]
+    one.write(4)
+    one.write(5)
+    pair.take_over()
+    unsigned = "UPDATE audit_chains SET signature = sha512('x') WHERE chain = %s"
+    reconnected(one).do(lambda c: c.exec_driver_sql(unsigned, (one.recorder.public,)))
+    one.write(6)
+    assert one.faults()
 
 
 @pytest.mark.process
