@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from task_runner.model.task import Fire, Outcome
 from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
-from task_runner.store.rows import STOPPED, Outage
+from task_runner.store.rows import STOPPED, Cause, Outage
 
 # The longest gap between two consecutive outages. A running daemon records its presence every 5 s.
 _SLACK = timedelta(seconds=10)
@@ -39,10 +39,10 @@ def lasting(outages: Sequence[Outage], task_id: str) -> str:
 
 
 def _concerns(outage: Outage, fire: Fire) -> bool:
-    """Return whether an outage can be the cause. A stopped task misses no times."""
+    """Return whether an outage can be the cause. A stopped task misses no times; lost commits concern one fire."""
     if fire.outcome is Outcome.SKIPPED and fire.reason in _STOPPED:
         return outage.cause is _STOPPED[fire.reason]
-    return outage.cause not in _STOPPED.values()
+    return outage.cause not in {Cause.LOST, *_STOPPED.values()}
 
 
 def _needs_a_cause(fire: Fire, grace: timedelta) -> bool:

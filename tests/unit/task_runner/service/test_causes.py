@@ -34,3 +34,10 @@ def test_what_began_after_a_fire_was_sent_did_not_make_it_late() -> None:
     down, own_question = outage(Cause.RUNTIME, 0, 60), outage(Cause.AUTHOR, 65, 300)
     sent = replace(missed(30), outcome=Outcome.SUCCEEDED, reason="", fired_at=at(64))
     assert cause_of(sent, GRACE, [down, own_question]) == str(down)
+
+
+def test_the_lost_commits_of_one_fire_explain_no_other_missed_time_of_its_task() -> None:
+    lost = replace(outage(Cause.LOST, 0, 600), task_id="task-00000001")
+    down = outage(Cause.RUNTIME, 100, 200)
+    assert cause_of(missed(150), GRACE, [lost, down]) == str(down)
+    assert cause_of(missed(300), GRACE, [lost, down]) == ""
