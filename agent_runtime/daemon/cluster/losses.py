@@ -19,7 +19,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.storage.chain import RESTORED, Fact, Recorder, SharedChains, is_signed, shared_tables_of
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.statements import server_of
-from turnkeeper.times import from_us, rfc3339
+from turnkeeper.times import from_us, parse_rfc3339, rfc3339, to_us
 
 MOST_KEPT = 20
 _FILE = "database-seen-{}.json"
@@ -108,7 +108,7 @@ def _missing(
         gone = max(gone, reached - ends.get(of.public, 0))
         undone.setdefault(of.public, ends.get(of.public, 0))
         of.reached[store] = ends.get(of.public, 0)
-    return [_fact(connection, of, before, now, gone, undone)] if misfits or undone else []
+    return [_fact(connection, of, before, now, gone, undone, misfits)] if misfits or undone else []
 
 
 def _is_end_signed(connection: Connection, of: Recorder, store: str) -> bool:
@@ -117,10 +117,15 @@ def _is_end_signed(connection: Connection, of: Recorder, store: str) -> bool:
     return any(is_signed(of.public, store, *end) for end in said)
 
 
-def _fact(connection: Connection, of: Recorder, before: str, now: str, records: int, ends: dict[str, int]) -> Fact:
+def _fact(
+    on: Connection, of: Recorder, before: str, now: str, records: int, ends: dict[str, int], seen: Sequence[Fact] = ()
+) -> Fact:
+    """Return the record of a loss. It began after the newest own record that is not later than what was `seen`."""
     _, records_of = shared_tables_of(MetaData())
     newest = select(func.coalesce(func.max(records_of.c.at_us), 0)).where(records_of.c.chain == of.public)
-    since = rfc3339(from_us(connection.execute(newest).scalar_one()))
+    if seen:  # a later record was written after the loss
+        newest = newest.where(records_of.c.at_us <= min(to_us(parse_rfc3339(one["at"])) for one in seen))
+    since = rfc3339(from_us(on.execute(newest).scalar_one()))
     told = {"since": since, "before": before, "now": now, "records": records}
     return {"kind": RESTORED, "incarnation": "", "ends": [list(end) for end in ends.items()], **told}
 

@@ -12,12 +12,14 @@ import pytest
 from tests.integration.cluster.test_records import NOW, Machine
 from tests.support.constellation import Constellation
 from tests.support.postgres import Server, Standby, find_binaries
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit.records import examine
 from turnkeeper.constellation.inspect.losses import findings
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.chain import linked
 from turnkeeper.storage.database import make_schemas
+from turnkeeper.times import rfc3339
 
 END = "SELECT number, hash FROM audit_chains WHERE chain = %s"
 NEWEST_BODY = "SELECT body FROM audit_records WHERE chain = %s ORDER BY number DESC LIMIT 1"
@@ -186,6 +188,20 @@ def test_a_shorter_chain_whose_end_is_not_signed_is_a_fault_and_no_loss(pair: Pa
     reconnected(one).do(lambda c: c.exec_driver_sql(unsigned, (one.recorder.public,)))
     one.write(6)
     assert one.faults()
+
+
+def test_a_loss_began_before_it_was_noticed_also_if_its_machine_has_written_since(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    one = machines[0]
+    one.write(4, 5)
+    assert one.events() == []
+    pair.take_over()
+    (one, _) = restarted(machines, pair)
+    later = SystemClock().now()
+    one.do(lambda c: one.chain.append(c, later, [{"kind": "withdrawn", "entry": 6}]))
+    ((name, loss),) = one.events()
+    assert (name, loss["since"]) == ("database.lost", rfc3339(NOW)), "the newest record that the standby had"
 
 
 @pytest.mark.process
