@@ -87,11 +87,11 @@ def state_of(row: Mapping[str, Any]) -> str:
 def note_if_idle(task: Any) -> None:
     """Note that an inactive task does not fire at the times just printed, and how to change that."""
     if task.state not in {"", "active"}:
-        until = f" until {local(time(task, 'paused_until'))}" if task.HasField("paused_until") else ""
+        end = f" until {local(time(task, 'paused_until'))}" if task.HasField("paused_until") else ""
         remedy = {"paused": "resume", "disabled": "enable"}.get(task.state)
-        told = f"; first: turnkeeper task {remedy} {task.spec.name}" if remedy else ""
-        said = in_words(task.state, loop=is_loop(task))
-        console.note(f"{task.spec.name} is {said}{until} and does not fire at these times{told}")
+        when = "times up to then, but at later times" if end else "these times"
+        told = f"{when}; first: turnkeeper task {remedy} {task.spec.name}" if remedy else when
+        console.note(f"{task.spec.name} is {in_words(task.state, loop=is_loop(task))}{end} and does not fire at {told}")
 
 
 def outcome_column(header: str, key: str, **looks: Any) -> console.Column:

@@ -126,7 +126,8 @@ def show_task(task: Any, output: console.Output) -> None:
 def show_change(task: Any, output: console.Output, done: str) -> None:
     """Report a change to a task, or print the task."""
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=texts.is_loop(task))}")
+        end = texts.local(texts.time(task, "paused_until")) if done == "paused" else ""
+        typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=texts.is_loop(task))}{end and f' until {end}'}")
     else:
         show_task(task, output)
 
@@ -175,8 +176,7 @@ def _footer(answer: wire.ListTasksResponse) -> str:
     notes = [f"{answer.total} task{'' if answer.total == 1 else 's'}{paused}", up_since(answer)]
     if answer.runtime_away and answer.HasField("serving_since"):
         notes.append(f"{answer.runtime_away}: turnkeeper status")
-    if answer.HasField("decisions_waiting") and answer.decisions_waiting:
-        count = answer.decisions_waiting
+    if count := answer.decisions_waiting:
         notes.append(f"{count} decision{'' if count == 1 else 's'} waiting: turnkeeper approvals list")
     return " · ".join(notes)
 

@@ -287,7 +287,8 @@ def _of_nothing(asked: Question) -> Explanation:
     if limit is not None and asked.task.accepted >= limit and asked.at > asked.task.cursor_at:
         line = f"It does not fire: max_fires is {limit}, and {asked.task.accepted} fires have been accepted."
         return Explanation("limit", (line,))
-    if (stopped := _stopped(asked.task)) is not None:
+    resumes_at = asked.task.wake_at if asked.task.state is TaskState.PAUSED else None
+    if (resumes_at is None or asked.at <= resumes_at) and (stopped := _stopped(asked.task)) is not None:
         return stopped
     return _future(asked) if asked.at > asked.now else _not_yet_planned(asked)
 
@@ -324,6 +325,8 @@ def _future(asked: Question) -> Explanation:
     fires = f"It will fire at {rfc3339(asked.at)}{put_off}, as {asked.task.id}@{asked.at:%Y%m%dT%H%M%SZ}."
     late = f"If it cannot be sent within the grace of {grace}, catch-up {definition.catch_up} decides;"
     lines = [fires, f"{late} if the task's previous fire is still under way, overlap {definition.overlap}."]
+    if asked.task.state is TaskState.PAUSED and asked.task.wake_at is not None:
+        lines.append(f"The task is paused, and resumes automatically before it, at {rfc3339(asked.task.wake_at)}.")
     if any(fire.outcome in model.HALTED for fire in asked.open):
         lines.append("A fire of the task waits for its author. No other fire is sent until the author decides.")
     return Explanation("future", tuple(lines))

@@ -61,6 +61,9 @@ def test_times_at_which_a_stopped_task_does_not_fire_are_not_told_as_if_it_did(c
     assert "does not fire" not in command("next", "idle")[2]
     command("pause", "idle", "--until", "in 3d")
     assert re.search(r"idle is paused until .+ and does not fire", command("next", "idle")[2])
+    assert "does not fire at times up to then, but at later times;" in command("next", "idle")[2]
+    assert re.search(r"^idle paused until \d{4}-\d\d-\d\d ", command("pause", "idle", "--until", "in 2d")[1])
+    assert command("pause", "idle")[1] == "idle paused\n"
     command("resume", "idle")
     command("disable", "idle")
     assert (

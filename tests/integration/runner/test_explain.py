@@ -132,6 +132,25 @@ async def test_paused_disabled_and_deleted(rig: Rig, peer: Peer) -> None:
     assert (await asked(rig, 180))[0] == "disabled"
 
 
+async def test_a_pause_until_a_time_skips_the_times_up_to_then_and_no_later_time(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    until = (T0 + timedelta(seconds=180)).isoformat()
+    await rig.service.pause_task(wire.PauseTaskRequest(name="digest", note="away", until=until))
+    for seconds in (60, 180):
+        verdict, text = await asked(rig, seconds)
+        assert verdict == "paused"
+        assert "The task is paused: away." in text
+        assert "It resumes automatically at 2026-03-02T09:03:00Z." in text
+    verdict, text = await asked(rig, 240)
+    assert verdict == "future"
+    assert "It will fire at 2026-03-02T09:04:00Z" in text
+    assert "paused, and resumes automatically before it, at 2026-03-02T09:03:00Z." in text
+    await rig.pass_time(180)
+    await rig.pass_time(60)
+    assert (await asked(rig, 180))[0] == "skipped"
+    assert (await asked(rig, 240))[0] == "pending"
+
+
 async def test_quarantined(rig: Rig, peer: Peer) -> None:
     task = await rig.create()
     await rig.store.run(lambda session: quarantine(session, task.id, "cannot be planned: it broke"))
