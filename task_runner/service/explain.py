@@ -21,6 +21,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000
+_STAYS = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})  # the cursor stays meanwhile
 _SKIPPED = {
     "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs no missed fires.",
     "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
@@ -181,7 +182,8 @@ def _time_in_question(session: Session, task: Task, text: str, now: datetime) ->
         at = this_second if event is None else event.last_at
     else:
         timetable = timetable_of(task.definition)
-        last = timetable.last_at_or_before(min(now, task.cursor_at))
+        planned = now if task.state in _STAYS else min(now, task.cursor_at)
+        last = timetable.last_at_or_before(planned)
         at = last if last is not None and last >= task.created_at else timetable.next_after(now) or last or now
         newest = next(iter(session.fires.history(task.id, 1)), None)
         if newest is not None and newest.kind is FireKind.MANUAL and (newest.nominal_at >= at or at > now):

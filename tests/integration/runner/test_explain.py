@@ -204,6 +204,35 @@ async def test_budget(rig: Rig, peer: Peer) -> None:
     assert (verdict, "turns_per_day is 1, 1 used on 2026-03-02" in text) == ("budget", True)
 
 
+@pytest.mark.parametrize(
+    ("fields", "state", "ended", "verdict", "reason"),
+    [
+        (
+            {"budget": {"turns_per_day": 1}},
+            State.SUCCEEDED,
+            "succeeded",
+            "budget",
+            "turns_per_day is 1, 1 used on 2026-03-02",
+        ),
+        ({"pause_after_failures": 1}, State.FAILED, "failed", "paused", "it broke"),
+    ],
+)
+async def test_without_a_time_a_task_that_was_paused_is_explained_by_its_pause(
+    rig: Rig, peer: Peer, fields, state, ended, verdict, reason
+) -> None:
+    await rig.create(**fields)
+    await rig.pass_time(60)
+    async with rig.running():
+        await one_turn(rig, peer, state, error="it broke" if state is State.FAILED else "")
+    newest = wire.ExplainFireRequest(name="digest")
+    assert (await rig.service.explain_fire(newest)).verdict == ended  # no time was missed yet
+    await rig.pass_time(200)
+    answer = await rig.service.explain_fire(newest)
+    text = " ".join(answer.lines)
+    assert answer.at.ToDatetime(tzinfo=UTC) == T0 + timedelta(seconds=240)
+    assert (answer.verdict, "The task is paused: " in text, reason in text) == (verdict, True, True), text
+
+
 async def test_superseded_by_an_edit_and_the_revision_then_in_force(rig: Rig, peer: Peer) -> None:
     await rig.create()
     rig.clock.advance(90)
