@@ -500,7 +500,7 @@ class Names:
         inputs = [FireRequest(**{name: getattr(given, name) for name in _GIVEN})] if hosted else []
         warnings = await self._check_categories(categories)
         within_s = _DEADLINE_S if warnings else _LOADING_S
-        return warnings + await self._check_graphs(graphs - {""}, inputs, within_s)
+        return (warnings if categories else []) + await self._check_graphs(graphs - {""}, inputs, within_s)
 
     async def _check_graphs(self, names: set[str], inputs: list[FireRequest], within_s: float) -> list[str]:
         if not names and not inputs:

@@ -225,3 +225,19 @@ async def test_a_runtime_that_answers_has_the_time_to_import_the_package_of_a_ta
     task = await rig.store.read(lambda session: session.tasks.find("digest"))
     await Names(cast(Any, Asked()), rig.clock).check({"loop"}, set(), task and task.definition)
     assert asked == deadlines_s
+
+
+async def test_a_look_at_inputs_alone_warns_of_no_name_if_the_runtime_is_away(rig: Rig) -> None:
+    class Away:
+        async def categories(self, _deadline_s: float) -> frozenset[str]:
+            raise Unreachable("it is not running")
+
+        async def graphs(self, _deadline_s: float, _inputs: Any) -> tuple[dict[str, str], list[str]]:
+            raise Unreachable("it is not running")
+
+    await rig.create()
+    task = await rig.store.read(lambda session: session.tasks.find("digest"))
+    names = Names(cast(Any, Away()), rig.clock)
+    assert await names.check(set(), set(), task and task.definition) == []
+    (warning,) = await names.check({"loop"}, set(), task and task.definition)
+    assert "whether category loop exists was not checked" in warning
