@@ -251,6 +251,26 @@ def test_a_service_that_cannot_be_reached_leads_to_the_program_that_says_why(sto
     assert (done.returncode, "apprise -vv" in done.stderr, "planted" in done.stderr) == (EXIT_UNREACHABLE, True, False)
 
 
+def test_adding_or_testing_a_target_while_no_process_delivers_says_so(stopped: Constellation) -> None:
+    allow(stopped)
+    for command in (("add", "ada", "--command", "true"), ("test", "ada")):
+        done = stopped.attempt("turnkeeper", "deliver", *command)
+        assert "nothing is delivered yet: the process that delivers does not run; run: turnkeeper up" in done.stderr
+        assert "set enabled" not in done.stderr
+    config = stopped.home.config
+    config.write_text(with_key(config.read_text(), "delivery", "enabled", value=False))
+    assert "set enabled = true below [delivery]" in stopped.attempt("turnkeeper", "deliver", "test", "ada").stderr
+
+
+def test_explain_says_nothing_of_deliveries_while_delivery_is_off(constellation: Constellation) -> None:
+    config = constellation.home.config
+    said = config.read_text() if config.exists() else ""
+    config.write_text(with_key(said, "delivery", "enabled", value=False))
+    constellation.create("news", "--in", "1s")
+    constellation.until_outcome("news", "succeeded")
+    assert "deliver" not in constellation.command("task-runner", "explain", "news")
+
+
 def test_adding_or_testing_a_target_says_what_keeps_real_results_from_it(constellation: Constellation) -> None:
     allow(constellation)
     constellation.create("news", "--every", "365d")

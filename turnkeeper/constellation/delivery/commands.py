@@ -40,6 +40,7 @@ _LOG = columns(
 _PROCESS = "delivery"
 _SECRETS = {"webhook", "service", "command", "secret"}
 _SET = "nothing is delivered yet: set enabled = true below [delivery] in config.toml; then run: turnkeeper up"
+_DOWN = "nothing is delivered yet: the process that delivers does not run; run: turnkeeper up"
 
 
 class Kind(StrEnum):
@@ -132,7 +133,7 @@ def _note_state(place: Home) -> None:
     """Note that nothing is delivered yet, or that the running process still has older settings."""
     start = read_start(place, _PROCESS)
     if not is_held(place, _PROCESS):
-        console.note(_SET)
+        console.note(_DOWN if load_settings(place).delivery.enabled else _SET)
     elif start and (older := changes(start.settings, settings_now(place, _PROCESS))):
         console.note(f"deliveries still use older settings ({', '.join(older)}); {hosts.RELOAD}")
 
