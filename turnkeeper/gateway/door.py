@@ -38,6 +38,9 @@ _SAFE = frozenset({"GET", "HEAD"})
 _FORMS = ("application/json", "application/x-www-form-urlencoded")
 _LONGEST_WAIT_S = 2.0
 _MOST_REMEMBERED = 1000
+_NO_PAGE = (
+    "<p role=alert>There is no page at this address. The page is at <a href='/ui/'>/ui/</a>; a program needs a key.</p>"
+)
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -117,7 +120,7 @@ class Door:
                 scope["who"] = await self._who(request)
                 await self._check_change(request, receive)
         except HTTPException as refused:
-            answer = _refusal(request.scope["path"], refused)
+            answer = _refusal(request, refused)
         await answer(scope, receive, self._with(extra, scope, send))
 
     async def _socket(self, scope: Any, receive: Any, send: Any) -> None:
@@ -129,7 +132,7 @@ class Door:
             _check_socket(request.scope["path"])
             scope["who"] = await self._client(request, "api")
         except HTTPException as refused:
-            answer = _refusal(request.scope["path"], refused)
+            answer = _refusal(request, refused)
 
         async def sent(message: Any) -> None:
             if message["type"] == "websocket.send" and self._is_revoked(scope["who"]):
@@ -279,10 +282,12 @@ def _fields(kind: str, body: bytes) -> Mapping[str, str]:
         raise HTTPException(400, "the body does not match its content type") from None
 
 
-def _refusal(path: str, refused: HTTPException) -> Response:
+def _refusal(request: HTTPConnection, refused: HTTPException) -> Response:
     # The rest of an unread body is not awaited.
     headers = {"connection": "close"} if refused.status_code in {408, 413} else {}
-    if surface_of(path) != "web":
+    if surface_of(request.scope["path"]) != "web":
+        if refused.status_code == HTTPStatus.UNAUTHORIZED and "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(plain_page("Turnkeeper", _NO_PAGE), refused.status_code)
         name = HTTPStatus(refused.status_code).name.lower()
         return JSONResponse({"detail": refused.detail, "error": name}, refused.status_code, headers)
     alert = f"<p role=alert>{html.escape(refused.detail)}</p>"

@@ -33,6 +33,14 @@ def test_an_unknown_path_is_refused_as_a_known_one_so_that_nothing_tells_which_p
     assert {path: web.ask(path, x_api_key=key).status for path in UNKNOWN} == dict.fromkeys(UNKNOWN, 404)
 
 
+def test_a_browser_sees_a_page_that_says_so_at_an_unknown_path_and_at_a_known_one(web: Web) -> None:
+    for path in ("/tasks", *UNKNOWN, "/lg/threads", "/mcp"):
+        found = web.ask(path, accept="text/html,application/xhtml+xml,*/*;q=0.8")
+        assert (found.status, found.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert "There is no page at this address. The page is at <a href='/ui/'>" in found.body
+    assert web.ask("/tasks", accept="application/json").headers["content-type"] == "application/json"
+
+
 async def test_a_surface_that_the_door_does_not_know_needs_a_key_unless_it_checks_its_callers(home: Home) -> None:
     async with in_this_process(home, more=lambda idle: {"/own": idle.surface}) as (_, port):
         known = await asked(port, "/own/ok")
