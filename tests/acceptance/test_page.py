@@ -65,6 +65,8 @@ def context(browser: Browser, constellation: Constellation) -> Iterator[BrowserC
     page.wait_for_url("**/ui/")
     assert "token" not in page.url
     expect(page.get_by_role("heading", name="Today")).to_be_visible()
+    page.goto(address.partition("#")[0])
+    page.wait_for_url("**/ui/")
     page.goto(address)
     page.wait_for_url("**/ui/login")
     expect(page.get_by_role("alert")).to_contain_text("was used before")
