@@ -4,6 +4,7 @@ The numbers are ratchets: lower them after work became cheaper, and never raise 
 alone, and logs each statement. BEGIN and COMMIT count as statements, because each is a round trip.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 CLOCK = SystemClock()
 IDLE_S, TURNS, FIRES = 8.0, 10, 300
 OWN = "measure"  # application name of the connection that measures, whose statements do not count
-LOGGED = {"log_statement": "all", "log_line_prefix": "%a|"}
+LOGGED = {"log_statement": "all", "log_line_prefix": "%a|%p|"}
 CATEGORY = """name = "note"
 description = "Notes what it is told."
 autonomous = true
@@ -40,6 +41,9 @@ seconds = 300
 tool_calls = 50
 tokens = 200_000
 """
+LOCKS = re.compile(
+    r"FOR (NO KEY )?UPDATE|FOR (KEY )?SHARE|pg_(try_)?advisory_xact|^\s*(INSERT|UPDATE|DELETE|SAVEPOINT)"
+)
 SUCCEEDED = "SELECT count(*) FROM runner.fires WHERE outcome = 'succeeded'"
 
 
@@ -72,13 +76,21 @@ class Measured(Cluster):
         super().__init__(server.create())
         make_schemas(self.url)
         self.sql.execute(f"SET application_name = '{OWN}'".encode())
-        self._log = server.folder / "said"
+        self._log, self._before = server.folder / "said", 0
+        self._before = len(self.asked())
 
     def so_far(self) -> Cost:
         """Return the cost of everything since the server started."""
-        lines = (line.partition("|") for line in self._log.read_text().splitlines())
-        asked = sum(who != OWN and said.startswith(("LOG:  statement:", "LOG:  execute")) for who, _, said in lines)
-        return Cost(asked, self.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"))
+        return Cost(len(self.asked()), self.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"))
+
+    def asked(self) -> list[tuple[str, str]]:
+        """Return each statement of the daemons, in order, with its session."""
+        found = re.findall(
+            rf"^(?!{OWN})[^|\n]*\|(\d+)\|LOG:  (?:statement|execute [^:]*): (.*(?:\n\t.*)*)",
+            self._log.read_text(),
+            re.MULTILINE,
+        )
+        return [(session, statement) for session, statement in found][self._before :]
 
     def machine(self, number: int) -> None:
         """Start a machine with both daemons, whose category has one tool: a turn has one round of tools."""
@@ -108,6 +120,19 @@ class Measured(Cluster):
             self.ask(wire.RunTaskRequest(name="first", request_id=f"{run}-{number}"))
             self.until(lambda: self.value(SUCCEEDED) == done + number)  # noqa: B023  it is called at once
         return self.so_far().less(before).less(idle, CLOCK.monotonic() - begun).each(TURNS)
+
+
+def outside_of_transactions(asked: list[tuple[str, str]]) -> list[str]:
+    """Return the statements that commit by themselves."""
+    found, inside = list[str](), set[str]()
+    for session, statement in asked:
+        if statement.startswith("BEGIN"):
+            inside.add(session)
+        elif statement.startswith(("COMMIT", "ROLLBACK")) and "TO " not in statement:
+            inside.discard(session)
+        elif session not in inside:
+            found.append(statement)
+    return found
 
 
 @pytest.fixture
@@ -142,6 +167,9 @@ def test_an_idle_machine_a_turn_and_a_further_machine_cost_no_more_than_before(m
     of_two = measured.turn(idle_of_two, "beside-another")
     calls = "SELECT count(*) FROM runtime.messages WHERE tool_calls_json <> ''"
     assert measured.value(calls) == 3 * TURNS, "each turn has one round of tools"
+    reads = outside_of_transactions(measured.asked())
+    assert reads
+    assert not [one for one in reads if LOCKS.search(one)], "what commits by itself takes no lock"
     assert idle.is_within(MOST_IDLE), idle
     assert alone.is_within(MOST_OF_A_TURN), alone
     assert of_two.is_within(MOST_OF_A_TURN_OF_TWO), of_two
