@@ -17,7 +17,7 @@ import agent_runtime
 from agent_runtime.model.turn import Category, Outside
 from agent_runtime.permissions.judge import OWN_PART, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.config.home import Home
-from turnkeeper.config.models import OFFLINE, full_name
+from turnkeeper.config.models import full_name
 from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import TomlFile, read_text
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
@@ -215,7 +215,6 @@ def read_file(path: Path, text: str) -> CategoryFile:
     if file.name != path.stem:
         hint = f"rename the file to {file.name}.toml"
         raise InvalidInput(misnamed(file, path), where=toml.where(("name",)), hint=hint)
-    full_name(file.model or OFFLINE)
     return file
 
 
@@ -225,15 +224,15 @@ def misnamed(file: CategoryFile, path: Path) -> str:
 
 
 def to_category(file: CategoryFile, *, autonomous: bool, default_graph: str) -> Category:
-    """Return the category of a file. An empty name of a graph stands for the default one."""
+    """Return the category of a file. An empty name of a graph stands for the default one. Raises InvalidInput."""
     grants: dict[str, Any] = {
         name: frozenset(value) if isinstance(value, list) else value
         for name, value in file.scopes.model_dump(exclude={"graphs"}).items()
     }
     named = [default_graph] if file.scopes.graphs is None else file.scopes.graphs
     grants["graphs"] = frozenset("" if graph == default_graph else graph for graph in named)
-    own = file.model_dump(include={"name", "description", "silent", "outside", "model"})
-    return Category(**own, autonomous=autonomous, **grants, **file.limits.model_dump())
+    own = file.model_dump(exclude={"scopes", "limits"}) | {"model": file.model and full_name(file.model)}
+    return Category(**own | {"autonomous": autonomous}, **grants, **file.limits.model_dump())
 
 
 def _reads(path: str, text: bytes) -> bool:

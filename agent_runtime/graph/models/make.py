@@ -157,9 +157,10 @@ class Models:
 
 def chosen(settings: ModelSettings, config_json: str = "", of_category: str = "") -> ModelSettings:
     """Return the settings of a turn's model. A model of the same provider is at the same server unless it names one."""
-    config = json.loads(config_json or "{}")
-    name = str(config.get("model") or of_category or settings.name)
-    usual = settings.base_url if name.partition(":")[0] == settings.name.partition(":")[0] else ""
+    config, home = json.loads(config_json or "{}"), settings.name.partition(":")[0]
+    is_foreign = config.get("base_url") and of_category.partition(":")[0] != home  # no server gets its provider's key
+    name = str(config.get("model") or ("" if is_foreign else of_category) or settings.name)
+    usual = settings.base_url if name.partition(":")[0] == home else ""
     return settings.model_copy(update={"name": name, "base_url": str(config.get("base_url") or usual)})
 
 

@@ -9,13 +9,13 @@ import pytest
 import pytest_asyncio
 
 from agent_runtime.graph.models import make
-from agent_runtime.graph.models.make import Models
+from agent_runtime.graph.models.make import Models, chosen
 from tests.integration.runtime.harness import PATIENCE_S, STATES, look_again
 from tests.integration.runtime.test_models import WORK, Desk, prepare
 from tests.support.chat_server import ChatServer, Reply, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import AssistantSettings, Settings
+from turnkeeper.config.settings import AssistantSettings, ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
 
 
@@ -51,6 +51,17 @@ async def desk(home: Home, server: ChatServer) -> AsyncIterator[Desk]:
     await made.open()
     yield made
     await made.close()
+
+
+def test_a_models_server_is_that_of_its_provider() -> None:
+    home = ModelSettings(name="openai:gpt-5", base_url="http://127.0.0.1:8000/v1")
+    here = '{"base_url": "http://127.0.0.1:9000/v1"}'
+    found = [chosen(home, *wants) for wants in (("", "openai:mini"), ("", "anthropic:big"), (here, "anthropic:big"))]
+    assert [(one.name, one.base_url) for one in found] == [
+        ("openai:mini", "http://127.0.0.1:8000/v1"),
+        ("anthropic:big", ""),
+        ("openai:gpt-5", "http://127.0.0.1:9000/v1"),
+    ]
 
 
 async def test_a_task_and_an_assistant_choose_their_models(desk: Desk) -> None:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -219,25 +220,17 @@ async def answer(app: Any, login: Login | None, reader: Any, writer: Any) -> Non
         writer.close()
 
 
-class Server(uvicorn.Server):
-    """A server that reports when it listens: an application may need time to start."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
+async def _set(event: asyncio.Event) -> None:
+    event.set()
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
     """Serve until SIGTERM or SIGINT. The caller holds the process's lock; this function restores its file if needed."""
-    clock, (app, login) = SystemClock(), loaded(home)
+    clock, (app, login), listens = SystemClock(), loaded(home), asyncio.Event()
     log, health = EventLog(home.logs, PROCESS, clock), UnixServer(home.socket(PROCESS))
-    web = Server(uvicorn.Config(
+    web = uvicorn.Server(uvicorn.Config(
         app, ws="none", loop="asyncio", log_config=None, access_log=False, root_path="/lg", proxy_headers=True,
-        forwarded_allow_ips="*", timeout_graceful_shutdown=_GRACE_S,
+        forwarded_allow_ips="*", timeout_graceful_shutdown=_GRACE_S, callback_notify=partial(_set, listens),
     ))  # fmt: skip
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, web.handle_exit, number, None)
@@ -246,7 +239,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     answers = await asyncio.start_unix_server(takes, sock=bound, limit=LARGEST_LINE)
 
     async def reports() -> None:
-        await web.ready.wait()
+        await listens.wait()  # the application may need time to start
         await health.start()
         log.emit("process.started")
         try:

@@ -44,7 +44,7 @@ def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
 
 
 def test_a_model_is_shown_and_a_name_that_is_none_is_an_error_in_its_line(home: Home) -> None:
-    write(home, "cheap", 'name = "cheap"\nmodel = "openai:gpt-5-mini"\n')
+    write(home, "cheap", 'name = "cheap"\nmodel = "gpt-5-mini"\n')
     write(home, "plain", 'name = "plain"\n')
     assert load(home).get("cheap").model == "openai:gpt-5-mini"
     assert "model" not in load(home).get("plain").to_dict(), "as homes of earlier versions have it"
