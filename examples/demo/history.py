@@ -37,7 +37,7 @@ _NEVER_RAN = frozenset({"skipped", "coalesced", "pruned", "waiting"})
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """What was seen outside of the home. None: nothing looked there.
+    """Traffic outside the home. None means that a place was not watched.
 
     Attributes:
         received: requests that receivers of deliveries got: `key` and `body`.

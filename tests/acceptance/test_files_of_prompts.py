@@ -31,7 +31,7 @@ def model() -> Iterator[ChatServer]:
 
 
 def asked(model: ChatServer) -> str:
-    """Return what the model was told by the author in the newest request."""
+    """Return the author's text in the newest request to the model."""
     told = [one["content"] for one in model.requests[-1]["messages"] if one["role"] == "user"]
     return str(told[-1])
 

@@ -60,7 +60,7 @@ _GAVE_UP = frozenset({"skipped", "coalesced", "cancelled", "pruned"})
 _WELL = {"succeeded", "silent"}
 _STATUS = {"succeeded": _WELL, "rejected": _WELL, "failed": {"failed"}, "cancelled": {"cancelled"}}
 _SAID_NO = frozenset({"reject", EXPIRED})
-_RISES_US = 100 * _US  # a loop goes on within this time after the processes are back
+_RESUMES_US = 100 * _US  # the longest time until a loop wakes after the processes have restarted
 _FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
 
 
@@ -348,7 +348,7 @@ def _s13_loops_go_on(history: History) -> Iterator[str]:
             if before["ended_us"] is None or after["due_us"] + history.back_us < _wakes_us(before, pause_s):
                 yield f"{after['fire_id']} was due before the pause after {before['fire_id']} was over"
         wakes_us = _wakes_us(begun[-1], pause_s) if begun else task["created_us"] + pause_s * _US
-        if wakes_us + _RISES_US < history.paused_us:
+        if wakes_us + _RESUMES_US < history.paused_us:
             yield f"{task['name']} was to wake {(history.paused_us - wakes_us) // _US} s ago"
 
 

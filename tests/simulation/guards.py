@@ -96,6 +96,15 @@ def _answered_first() -> Any:
     return answer
 
 
+def work_off(connection: Any, batch: Sequence[Any]) -> None:
+    """Run the units of a batch, without a transaction of their own."""
+    for call in batch:
+        try:
+            call.result = call.work(connection)
+        except Exception as error:  # noqa: BLE001  its caller gets it
+            call.error = error
+
+
 def _forgetful() -> Any:
     run, batches = database._run_batch, [0]
 
@@ -106,11 +115,7 @@ def _forgetful() -> Any:
             return
         driver = connection.connection.dbapi_connection
         driver.execute(begin)
-        for call in batch:
-            try:
-                call.result = call.work(connection)
-            except Exception as error:  # noqa: BLE001  its caller gets it
-                call.error = error
+        work_off(connection, batch)
         connection.rollback()
         if driver.in_transaction:
             driver.execute("ROLLBACK")
@@ -216,7 +221,7 @@ GUARDS: Mapping[str, Callable[[], Sequence[Replaced]]] = {
     ],
     "A fire that was held is released": lambda: [(turn_writes, "release_held", _empty)],
     "A question expires at its time": lambda: [(turn_reads, "timed_interrupts", _expires_early())],
-    "A question that nobody decides expires": lambda: [(turn_store.Store, "expire", _expires_never)],
+    "An undecided question expires": lambda: [(turn_store.Store, "expire", _expires_never)],
     "A repeated call of a tool takes effect once": lambda: [(idempotency, "known", _none)],
     "A message about another attempt changes nothing": lambda: [(ledger, "turned", _any_attempt())],
     "A caller is answered after the commit": lambda: [(database, "_run_batch", _forgetful())],

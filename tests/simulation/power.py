@@ -1,9 +1,12 @@
-"""What a power cut takes: names and bytes of files that were not synced, and writes of SQLite after its last sync.
+"""A power cut: it loses unsynced names and bytes of files, and SQLite's writes since the last sync.
 
-Names: an operation on a folder may be lost until one of its folders is synced. A cut keeps the first of these operations
-and undoes the others, as a file system with a journal does. Bytes: a file that nobody synced is empty. SQLite: its writes
-after the last sync of a file are undone from some write on, and its index in shared memory is gone. Changed files get new
-inodes, so that the connections of dead processes see none of this.
+- Names: an operation on a folder can be lost until that folder is synced. A cut keeps the first of these operations and
+  undoes the others, as a file system with a journal does.
+- Bytes: a file that was not synced is empty.
+- SQLite: the cut chooses one of the writes since the file's last sync, and undoes it and all later ones. The index in
+  shared memory is lost.
+
+Changed files get new inodes, so that dead processes cannot change them through open connections.
 """
 
 import os
@@ -23,7 +26,7 @@ Undo = Callable[[], object]
 
 @dataclass
 class Memory:
-    """What was written and not yet synced.
+    """Writes that are not yet synced.
 
     Attributes:
         stash: a folder for files whose names are gone; None while nothing is remembered.

@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulation import script
 from tests.simulation.__main__ import main
-from tests.simulation.guards import GUARDS, UNSEEN, found
+from tests.simulation.guards import GUARDS, UNSEEN, found, work_off
 from tests.simulation.points import EFFECTS, POINTS
 from tests.simulation.processes import StepWorker
 from tests.simulation.scenarios import SCENARIOS
@@ -92,11 +92,7 @@ def _undone(serve: object) -> object:
     def without_commit(batch: list[Call]) -> None:
         connection = serve.args[0]  # type: ignore[attr-defined]
         transaction = connection.begin()
-        for call in batch:
-            try:
-                call.result = call.work(connection)
-            except Exception as error:  # noqa: BLE001  its caller gets it
-                call.error = error
+        work_off(connection, batch)
         transaction.rollback()
 
     without_commit.__wrapped__ = serve  # type: ignore[attr-defined]

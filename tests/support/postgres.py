@@ -11,6 +11,7 @@ from typing import Any
 
 from examples.demo import postgres
 from examples.demo.postgres import find_binaries
+from turnkeeper.clock import SystemClock
 
 SETTINGS = {
     "max_connections": "40",
@@ -52,8 +53,8 @@ class Standby(Server):
     def catch_up(self, primary: Server) -> None:
         """Wait until the standby has every commit of the primary."""
         (until,) = primary.asked("SELECT pg_current_wal_lsn()")
-        while self.asked("SELECT pg_last_wal_replay_lsn() < %s", until) != (False,):
-            self.asked("SELECT pg_sleep(0.01)")
+        behind = "SELECT pg_last_wal_replay_lsn() < %s"
+        assert SystemClock().poll(lambda: self.asked(behind, until) == (False,), timeout_s=60, every_s=0.01)
 
     def pause(self) -> None:
         """Stop the standby, so that it misses what the primary commits from now on."""
