@@ -135,7 +135,7 @@ def _bytes_of(home: Home, path: Path) -> bytes:
         about = os.fstat(opened)
         if not stat.S_ISREG(about.st_mode):
             raise InvalidInput("is not a plain file", where=str(path))
-        if _is_of(home, opened, about):
+        if _is_of(home, path, opened, about):
             raise Denied("belongs to Turnkeeper's home, whose files are given to no turn", where=str(path))
         with os.fdopen(opened, "rb", closefd=False) as file:
             data = file.read(LARGEST + 1)
@@ -149,10 +149,11 @@ def _bytes_of(home: Home, path: Path) -> bytes:
     return data
 
 
-def _is_of(home: Home, opened: int, about: os.stat_result) -> bool:
+def _is_of(home: Home, path: Path, opened: int, about: os.stat_result) -> bool:
     """Return whether an open file is in the home, whatever path led to it, or has another name there."""
     root = os.path.realpath(home.root)
-    if os.path.realpath(f"/proc/self/fd/{opened}").startswith(f"{root}/"):
+    names = (path, f"/proc/self/fd/{opened}")  # the second is safe against a change of the path, where it exists
+    if any(os.path.realpath(name).startswith(f"{root}/") for name in names):
         return True
     if about.st_nlink == 1:
         return False
