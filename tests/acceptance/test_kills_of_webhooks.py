@@ -39,10 +39,13 @@ class Sender:
 
     def awaited(self, id_: str) -> None:
         """Create the task that one request fires."""
-        name = id_.replace(".", "-")
         self.ids.append(id_)
+        name = id_.replace(".", "-")
         self.place.create(name, "--on", "hook.deploys", "--filter", f"release={id_}", "--debounce", "0s")
-        return name
+
+    def settled(self, id_: str) -> None:
+        """Wait until the fire of a request has succeeded."""
+        self.place.await_outcome(id_.replace(".", "-"), "succeeded")
 
     def attempt(self, id_: str) -> tuple[int, bool]:
         """Send a request once. Return the status, or 0 if no answer came, and whether it was a duplicate."""
@@ -66,7 +69,7 @@ class Sender:
     def fired_once_each(self) -> None:
         """Each request fired its task once, with its body; a request that comes once more fires nothing."""
         for id_ in self.ids:
-            self.place.await_outcome(id_.replace(".", "-"), "succeeded")
+            self.settled(id_)
             assert self.delivers(id_)
         for id_ in self.ids:
             (entry,) = self.place.history(id_.replace(".", "-"))
@@ -126,4 +129,5 @@ def test_a_daemon_dies_after_the_event_is_on_record(
             constellation.until_dead(daemon)
             constellation.start()
             assert sender.delivers(step), "the event is on record, whether or not the sender was told"
+            sender.settled(step)  # else its turn could meet the next step's death before the daemon answers
         sender.fired_once_each()
