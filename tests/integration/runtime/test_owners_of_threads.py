@@ -241,7 +241,12 @@ class AnswersLost:
         self.loses: Any = lambda _answer: False
 
     async def run(self, work: Any) -> Any:
-        answer = await self._database.run(work)
+        return self._told(await self._database.run(work))
+
+    async def read(self, work: Any) -> Any:
+        return self._told(await self._database.read(work))
+
+    def _told(self, answer: Any) -> Any:
         if self.loses(answer):
             self.lost.append("an answer")
             raise OperationalError("", None, ConnectionError("cut"))
