@@ -118,7 +118,7 @@ NAMES = {
     "CANDIDATE": ("agent-runtime candidates list --all", "candidate_id", ""),
     "PROPOSAL": ("agent-runtime candidates list --all", "candidate_id", "page"),
     "DEVIATION": ("agent-runtime deviations list --all", "deviation_id", ""),
-    "TURN": ("agent-runtime turns list", "turn_id", ""),
+    "TURN": ("agent-runtime turns list --status succeeded", "turn_id", ""),  # one that a start does not resume
     "THREAD": ("agent-runtime threads list", "thread_id", ""),
     "PAGE": ("agent-runtime workspace list", "page_id", ""),
     "ENTRY": ("agent-runtime memory list --tier workspace", "key", ""),
