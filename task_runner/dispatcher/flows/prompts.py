@@ -24,6 +24,7 @@ LONGEST = 24_000  # bytes of all answers in the data of one event
 _AFTER = "after="
 _PLAIN = ("time", "date", LAST)
 _LONGEST_VALUE = 10_000
+_LONGEST_OF_EVENT = 1 << 20  # no data of an event is longer, however each character is escaped
 _LONGEST_PROMPT = 256 << 10
 _NAME = r"[A-Za-z_][A-Za-z0-9_.-]{0,99}"
 _DEFAULT = r"[ \t]+or[ \t]+(\"[^\"\\{}\n]*\")"
@@ -64,7 +65,7 @@ def with_event(prompt: str, event: Event) -> str:
 
     def text(one: Variable) -> str | None:
         found = value(one.name) if _is_of_event(one.name) else None
-        said = as_data(found, LARGEST_DATA) if found is not None else one.default
+        said = as_data(found, _LONGEST_OF_EVENT) if found is not None else one.default
         return said if _is_of_event(one.name) else None
 
     filled = _filled(prompt, text)

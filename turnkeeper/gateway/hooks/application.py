@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 
 from turnkeeper.config.json_text import read_object
 from turnkeeper.console.unseen import plain
-from turnkeeper.errors import Conflict, Denied, InvalidInput, TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Offered, Who, refuse, status_of
 from turnkeeper.gateway.door import plain_page
 from turnkeeper.gateway.hooks import links, registry
@@ -39,11 +39,10 @@ class Hooks:
         """Emit the event of a request. The event is on disk before the answer, and a repeated request has no effect."""
         name = request.path_params["name"]
         hook, body = registry.FILE.read(self._gateway.home).get(name), await request.body()
-        if hook is None:  # the same answer as for a wrong signature: no name can be guessed
-            raise Denied("its signature does not fit")
-        if self._is_too_often(name):
+        if hook is not None and self._is_too_often(name):
             return JSONResponse({"detail": f"more than {A_MINUTE} requests a minute"}, 429, {"retry-after": "60"})
         key = registry.check(hook, request.headers, body, self._gateway.clock.now())
+        assert hook is not None
         data = _data(body)
         daemons = self._gateway.daemons(Who(surface="api", key=name))
         asked = schedules.EmitEventRequest(name=hook.event, data_json=data, event_id=f"{name}-{key[:40]}")
@@ -63,13 +62,14 @@ class Hooks:
 
 
 def _data(body: bytes) -> str:
-    """Return the data of an event from a body: its object, or another JSON value as `body`. Raises InvalidInput."""
+    """Return the data of an event from a body: its object, or any other JSON value or an empty text as `body`."""
     try:
         text = body.decode()
-        found = json.loads(text or "{}")
-        said = text or "{}" if isinstance(found, dict) else json.dumps({"body": found})
+        found = json.loads(text or '""')
+        said = text if isinstance(found, dict) else json.dumps({"body": found})
     except (ValueError, RecursionError) as error:
-        raise InvalidInput("is not JSON", where="body") from error
+        hint = "send application/json; at GitHub, select it as the content type"
+        raise InvalidInput("is not JSON", where="body", hint=hint) from error
     read_object(said, where="body", longest=LARGEST)
     return said
 

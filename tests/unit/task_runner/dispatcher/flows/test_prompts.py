@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from task_runner.dispatcher.flows.prompts import MOST, as_asked, check, completed, with_event
-from task_runner.model.events import Event
+from task_runner.model.events import LARGEST_DATA, Event
 from task_runner.model.task import CatchUp, Definition, Fire, Outcome, TaskId
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper.bus.envelope import check_text
@@ -184,3 +184,9 @@ def test_a_value_as_a_whole_object_stays_one_line_of_json() -> None:
     said = sent(with_event("{{ event.data }}", event(data)))
     assert json.loads(said) == data
     assert "<" not in said
+
+
+def test_the_largest_data_of_an_event_is_a_whole_value() -> None:
+    data = {"body": ["<" * (LARGEST_DATA - 20)]}
+    for prompt, wanted in (("{{ event.data }}", data), ("{{ event.data.body }}", data["body"])):
+        assert json.loads(sent(with_event(prompt, event(data)))) == wanted
