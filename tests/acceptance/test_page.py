@@ -177,6 +177,23 @@ def test_decisions_are_made_by_keys_one_at_a_time_and_for_what_was_shown_alone(
     assert decision(constellation, stale) in {"", None}
 
 
+def test_made_decisions_are_listed_newest_first_with_their_time_origin_and_reason(
+    tab: Tab, constellation: Constellation
+) -> None:
+    early, late = (asks(constellation, name, f"Remember: note of {name}") for name in ("early", "late"))
+    constellation.command("agent-runtime", "approvals", "resolve", early["interrupt_id"], "--reject", "too soon")
+    page = tab.go("/ui/decisions")
+    page.locator(f"[id='card-{late['interrupt_id']}']").get_by_role("button", name="Approve", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Approved: memory_put")
+    rows = page.locator("section", has=page.get_by_role("heading", name="Decided")).locator("tbody tr")
+    for row, name, said, origin in ((0, "late", "approve", "the page"), (1, "early", "reject", "the command line")):
+        expect(rows.nth(row).locator("td[data-label=About]")).to_have_text(f"{name} memory_put")
+        expect(rows.nth(row).locator(".state")).to_have_text(said)
+        expect(rows.nth(row).locator("td[data-label=By]")).to_have_text(origin)
+        expect(rows.nth(row).locator("time")).to_be_visible()
+    expect(rows.nth(1)).to_contain_text("too soon")
+
+
 def test_several_proposals_are_decided_at_once_and_only_those_that_are_ticked(
     tab: Tab, constellation: Constellation
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from tests.support.constellation import Constellation
+from tests.support.http_proxy import proxying
 from tests.support.machines import constellation_on, new_home
 from tests.support.program import WEB
 from tests.support.tabs import PATIENCE_MS, Tab, asks, chromium, decision
@@ -139,7 +140,7 @@ def test_an_open_tab_says_that_the_gateway_was_killed_and_is_logged_in_when_it_i
     tab: Tab, constellation: Constellation, web: Web
 ) -> None:
     page = tab.go("/ui/tasks")
-    gone = page.get_by_role("status").filter(has_text="The server of this page has not answered since")
+    gone = page.get_by_role("status").filter(has_text="Turnkeeper has not answered since")
     health = page.get_by_text("answers", exact=True)
     expect(health).to_have_count(2)
     web.kill()
@@ -158,7 +159,7 @@ def test_an_open_tab_says_within_three_seconds_that_the_gateway_hangs_and_contin
     tab: Tab, constellation: Constellation
 ) -> None:
     page = tab.go("/ui/tasks")
-    gone = page.get_by_role("status").filter(has_text="The server of this page has not answered since")
+    gone = page.get_by_role("status").filter(has_text="Turnkeeper has not answered since")
     seen = page.evaluate_handle(
         """() => { const seen = []; new MutationObserver(() => seen.push(Date.now())).observe(
         document.getElementById('gone'), {attributeFilter: ['hidden']}); return seen; }"""
@@ -234,11 +235,49 @@ def test_a_button_says_that_the_gateway_was_killed_and_the_page_then_says_that_n
     card = card_of(page, asked)
     web.kill()
     card.get_by_role("button", name="Approve", exact=True).click()
-    expect(note(card, "status", "The server of this page does not answer")).to_be_visible()
+    expect(note(card, "status", "Turnkeeper does not answer")).to_be_visible()
     web.start()
     expect(note(card, "status", "Your decision was not recorded: decide again")).to_be_visible()
     approve(page, asked)
     expect(note(page, "status", "Approved: memory_put")).to_be_visible()
+
+
+@pytest.fixture
+def proxied(browser: Browser, web: Web) -> Iterator[Tab]:
+    """A tab of a browser whose requests all go through a proxy, which answers for a gateway that is down."""
+    with proxying() as address:
+        made = browser.new_context(locale="en-GB", proxy={"server": address, "bypass": "<-loopback>"})
+        made.set_default_timeout(PATIENCE_MS)
+        tab = Tab(made.new_page(), web.origin)
+        tab.page.goto(f"{web.origin}/#token={web.token()}")
+        tab.page.wait_for_url("**/ui/")
+        yield tab
+        made.close()
+
+
+def test_a_proxys_answer_for_a_gateway_that_is_down_is_shown_as_none_and_loses_nothing(
+    proxied: Tab, constellation: Constellation, web: Web
+) -> None:
+    asked = asks(constellation, "behind-a-proxy", "Remember: the code is 4716")
+    page = proxied.go("/ui/decisions")
+    card = card_of(page, asked)
+    gone = page.get_by_role("status").filter(has_text="Turnkeeper has not answered since")
+    card.get_by_text("Reject…").click()
+    card.get_by_label("Reason, which the agent reads").fill("not today")
+    web.kill()
+    expect(gone).to_be_visible()
+    card.get_by_role("button", name="Reject", exact=True).click()
+    expect(note(card, "status", "Turnkeeper does not answer")).to_be_visible()
+    expect(card.get_by_label("Reason, which the agent reads")).to_have_value("not today")
+    page.evaluate("htmx.trigger(document.getElementById('content'), 'refresh')")  # as a change would, just before
+    expect(page.get_by_role("heading", name="502 Bad Gateway")).to_have_count(0)
+    expect(card).to_be_visible()
+    web.start()
+    expect(note(card, "status", "Your decision was not recorded: decide again")).to_be_visible()
+    expect(gone).to_have_count(0)
+    card.get_by_role("button", name="Reject", exact=True).click()
+    expect(note(page, "status", "Rejected: memory_put")).to_contain_text("Reason: “not today”")
+    assert decision(constellation, asked) == "reject"
 
 
 def test_a_button_says_when_the_gateway_itself_is_suspended(tab: Tab, constellation: Constellation) -> None:

@@ -26,24 +26,26 @@ from langgraph.types import interrupt
 def order(state):
     question = {"question": "Order the hose at 12.50 EUR?", "options": ["yes", "wait a week", "never"]}
     question |= {"allows_text": "words" in state["messages"][-1].content}
+    question = "Which colour?" if "colour" in state["messages"][-1].content else question
     return {"messages": [AIMessage(f"I heard: {interrupt(question)}")]}
 
 
 graph = StateGraph(MessagesState).add_node(order).add_edge(START, "order").compile()
 """
+TASKS = ("hose", "seeds", "soil", "gate")
 
 
 @pytest.fixture
 def asking(home: Home, tmp_path: Path) -> Iterator[Constellation]:
-    """Three turns of a graph that wait for an answer."""
+    """Four turns of a graph that wait for an answer."""
     (tmp_path / "shop.py").write_text(GRAPH)
     made = Constellation(home)
     made.command("turnkeeper", "init", "--graph", f"{tmp_path / 'shop.py'}:graph")
     made.start()
-    for name in ("hose", "seeds", "soil"):
-        prompt = "Ask, and take other words too." if name == "soil" else "Ask."
-        made.create(name, "--in", "1s", "--prompt", prompt, channel=name)
-    for name in ("hose", "seeds", "soil"):
+    prompts = {"soil": "Ask, and take other words too.", "gate": "Ask for the colour."}
+    for name in TASKS:
+        made.create(name, "--in", "1s", "--prompt", prompts.get(name, "Ask."), channel=name)
+    for name in TASKS:
         made.until_outcome(name, "interrupted")
     yield made
     made.stop()
@@ -70,10 +72,7 @@ def heard(asking: Constellation, channel: str) -> str:
 
 
 def test_a_question_is_answered_by_its_buttons_by_a_key_or_in_words(page: Page, asking: Constellation) -> None:
-    cards = {
-        name: page.locator(".card.waits", has=page.get_by_role("link", name=name).first)
-        for name in ("hose", "seeds", "soil")
-    }
+    cards = {name: page.locator(".card.waits", has=page.get_by_role("link", name=name).first) for name in TASKS}
     expect(cards["hose"]).to_contain_text("Order the hose at 12.50 EUR?")
     expect(cards["hose"].locator(".options button")).to_have_text(["1 yes", "2 wait a week", "3 never"])
     expect(cards["hose"].get_by_role("button", name="Approve")).to_have_count(0)
@@ -93,4 +92,17 @@ def test_a_question_is_answered_by_its_buttons_by_a_key_or_in_words(page: Page, 
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("Answer: “two bags”.")
     assert heard(asking, "soil") == "I heard: two bags"
+    field = cards["gate"].get_by_role("textbox", name="Answer")
+    expect(field).to_be_visible()
+    expect(cards["gate"].locator("button.main")).to_have_text("Answer t")
+    expect(cards["gate"].get_by_role("button", name="Approve")).to_be_visible()
+    cards["gate"].focus()
+    page.keyboard.press("t")
+    expect(field).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("the answer: is empty")
+    field.fill("green")
+    cards["gate"].get_by_role("button", name="Answer", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Answer: “green”. The agent continues with your answer.")
+    assert heard(asking, "gate") == "I heard: green"
     expect(page.locator(".empty")).to_contain_text("Nothing waits for you.")

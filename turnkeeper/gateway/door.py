@@ -49,6 +49,7 @@ HEADERS = {
     "content-security-policy": _POLICY,
     "referrer-policy": "same-origin",  # with no-referrer, browsers send a form with the Origin null
     "x-content-type-options": "nosniff",
+    "x-turnkeeper": "gateway",  # by which the page knows our answers from those of a proxy
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",

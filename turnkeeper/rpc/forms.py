@@ -194,7 +194,7 @@ def question_of(asked: Any) -> Question:
 
 
 def ways_of(asked: Any) -> list[str]:
-    """Return how a person can decide a question: some of :data:`WAYS`; a plain one also by `pick` or `answer`."""
+    """Return how a person can decide a question, the main way first: some of :data:`WAYS`, `pick` or `answer`."""
     if (asks := request_in(asked)) is not None:
         return [way for way in asks.takes if way != "edit" or len(asks.calls) == 1]
     if _field(asked, "kind") != "question":
@@ -202,7 +202,7 @@ def ways_of(asked: Any) -> list[str]:
     question = question_of(asked)
     if question.options:
         return ["pick"] if question.is_closed else ["pick", "answer"]
-    return ["approve", "reject", "answer"]
+    return ["answer", "approve", "reject"]
 
 
 def can_stand(asked: Any) -> bool:

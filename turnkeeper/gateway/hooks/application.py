@@ -25,6 +25,15 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 LARGEST = 64 << 10
 A_MINUTE = 60
 _DONE = {"approve": "Approved", "reject": "Rejected", "answer": "Answered"}
+_ANSWER = (
+    "<label>Answer <input name=answer autocomplete=off></label><button{} name=decision value=answer>Answer</button>"
+)
+_BUTTONS = {
+    "approve": "<button{} name=decision value=approve>Approve</button>",
+    "reject": "<button class=bad name=decision value=reject>Reject</button>",
+    "answer": _ANSWER,
+    "respond": _ANSWER,
+}
 _ONCE = "<p class=meta>This link decides this one question, once. Whoever has it can decide.</p>"
 
 
@@ -142,16 +151,11 @@ def _arguments(asked: agents.Interrupt) -> list[tuple[str, str]]:
 
 
 def _buttons(asked: agents.Interrupt) -> str:
-    """Return a button for each decision that the question takes, and a field if it takes a text."""
+    """Return a button for each decision that the question takes, the main one first, and a field if it takes a text."""
     ways, options = forms.ways_of(asked), map(forms.option_text, forms.question_of(asked).options)
     made = [f"<button name=option value='{escape(one)}'>{escape(plain(one))}</button>" for one in options]
-    if "approve" in ways:
-        made.append("<button class=main name=decision value=approve>Approve</button>")
-    if {"respond", "answer"} & {*ways}:
-        made.append("<label>Answer <input name=answer autocomplete=off></label>")
-        made.append("<button name=decision value=answer>Answer</button>")
-    if "reject" in ways:
-        made.append("<button class=bad name=decision value=reject>Reject</button>")
+    main = next((way for way in ways if way not in {"reject", "edit"}), "")
+    made += [_BUTTONS[way].format(" class=main" * (way == main)) for way in ways if way in _BUTTONS]
     return "".join(made)
 
 

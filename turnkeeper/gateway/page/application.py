@@ -39,6 +39,7 @@ def surface(gateway: Gateway) -> Offered:
     routes: list[Any] = [
         Route("/", start),
         Route("/ui", lambda _request: RedirectResponse("/ui/")),
+        Route("/ui/alive", lambda _request: Response(status_code=204)),
         Mount("/ui/static", StaticFiles(directory=FOLDER / "static")),
         Route("/ui/live", live.stream),
         *(Route(path, bounded(answer), methods=["GET"]) for path, answer in reads.routes().items()),

@@ -98,8 +98,10 @@ class Reads:
         )  # fmt: skip
 
     async def decisions(self, request: Request) -> Response:
-        cards = await self._waiting()
-        return await self._shell.page(request, "decisions.html", title="Decisions", topics="turns", cards=cards)
+        cards, (made, unknown) = await asyncio.gather(self._waiting(), self._stored(self._shell.answers.decisions()))
+        return await self._shell.page(
+            request, "decisions.html", title="Decisions", topics="turns", cards=cards, made=made, unknown=unknown
+        )
 
     async def _waiting(self) -> list[views.Card]:
         interrupts, candidates, deviations = await asyncio.gather(

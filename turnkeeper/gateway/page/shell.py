@@ -40,7 +40,16 @@ PROBES = (agents.ListChannelsRequest(), schedules.GetStatusRequest())  # one for
 
 _CALLED = (  # functions that templates call by their names
     *(text.span, text.pairs_in, counted, in_words, views.why_of, views.skips, views.said_in, views.cards_in),
-    *(views.mark_of, views.state_of, views.is_loop, views.sign_of, views.run_text, views.strip_text, views.day_of),
+    *(
+        views.origin_of,
+        views.mark_of,
+        views.state_of,
+        views.is_loop,
+        views.sign_of,
+        views.run_text,
+        views.strip_text,
+        views.day_of,
+    ),
 )
 
 
@@ -160,6 +169,11 @@ class Answers:
         """Return the tokens of turns since then, by day and task. Raises TurnkeeperError."""
         url = self._gateway.settings.store.shared_url
         return list(await self._stored(f"spent {since}", partial(stores.spent, self._gateway.home, url, since)))
+
+    async def decisions(self) -> list[stores.Decided]:
+        """Return the newest decisions that were made. Raises TurnkeeperError."""
+        url = self._gateway.settings.store.shared_url
+        return list(await self._stored("decisions", partial(stores.decisions, self._gateway.home, url)))
 
     async def runs(self) -> dict[str, list[stores.Run]]:
         """Return the newest fires of each task. Raises TurnkeeperError."""

@@ -1,4 +1,4 @@
-"""The page's reads of the stores themselves: outages, the tokens of turns, and the newest fires of each task.
+"""The page's reads of the stores themselves: outages, tokens of turns, decisions, and the newest fires of each task.
 
 The reads ask no daemon, so they work while a daemon is down. Each read has its own connection, which cannot write.
 """
@@ -20,7 +20,16 @@ SELECT 'agent runtime away' AS cause, '' AS why, from_us, to_us, lasts FROM outa
 UNION ALL SELECT cause, why, from_us, to_us, lasts FROM stoppages WHERE task_id = ''
 """
 _TURNS = "SELECT task_name, channel, started_at_us, tokens_in, tokens_out, models_json FROM turns ORDER BY number DESC"
-MOST_RUNS, MOST_STRIPS = 12, 1000
+MOST_RUNS, MOST_STRIPS, MOST_DECIDED = 12, 1000, 20
+_DECIDED = f"""
+SELECT CASE WHEN tool = '' THEN question ELSE tool END AS about, decision, decided_by, resolved_at_us AS at_us,
+  message AS note, task_name, turn_id FROM interrupts JOIN turns USING (turn_id)
+WHERE interrupts.status = 'resolved' AND interrupts.kind <> 'pause'
+UNION ALL SELECT title, lifecycle, decided_by, decided_at_us, note, task_name, turn_id FROM candidates
+WHERE decided_at_us IS NOT NULL
+UNION ALL SELECT page_id, lifecycle, decided_by, decided_at_us, note, task_name, turn_id FROM deviations
+WHERE decided_at_us IS NOT NULL ORDER BY at_us DESC LIMIT {MOST_DECIDED}
+"""  # noqa: S608  our own text
 # Without fires that went unsent into another entry. The tasks are in the order of the page's list.
 _SHOWN = "NOT (outcome = 'coalesced' AND covers = 0 AND fired_us IS NULL) AND outcome <> 'pruned'"
 _RUNS = f"""
@@ -41,6 +50,29 @@ class Run(NamedTuple):
     reason: str
     at: datetime
     late_s: float
+
+
+class Decided(NamedTuple):
+    """A decision that was made on an approval, a proposal or a deviation.
+
+    Attributes:
+        about: the tool, the question, or the title of the page.
+        decision: the decision on an approval, or the new state of anything else.
+        decided_by: the origin of the decision, PROGRAM/SURFACE/KEY; empty if unknown, or if an approval expired.
+        note: the reason or the answer.
+    """
+
+    about: str
+    decision: str
+    decided_by: str
+    at_us: int
+    note: str
+    task_name: str
+    turn_id: str
+
+    @property
+    def at(self) -> datetime:
+        return from_us(self.at_us)
 
 
 class Outage(NamedTuple):
@@ -97,6 +129,11 @@ def spent(home: Home, url: str, since: datetime) -> list[Spent]:
                 tokens = read + used["tokens_in"], wrote + used["tokens_out"]
                 found[day, name, model] = Spent(day, name, model, turns + (number == 0), *tokens)
     return list(found.values())
+
+
+def decisions(home: Home, url: str) -> list[Decided]:
+    """Return the newest decisions, newest first. Raises TurnkeeperError."""
+    return [Decided(**row) for row in _rows(home.agent_db, url, "runtime", _DECIDED)]
 
 
 def runs(home: Home, url: str) -> dict[str, list[Run]]:

@@ -190,6 +190,19 @@ def cards_in(turn: agents.ConversationTurn) -> list[Card]:
     ]
 
 
+_ORIGINS = {"web": "the page", "cli": "the command line", "conversation": "a terminal", "mcp": "MCP", "api": "the API"}
+
+
+def origin_of(via: str) -> str:
+    """Describe the origin of a decision, PROGRAM/SURFACE/KEY.
+
+    >>> origin_of("gateway/web"), origin_of("agent-runtime/cli"), origin_of("gateway/web/link"), origin_of("bot/mcp/k1")
+    ('the page', 'the command line', 'the page, link', 'MCP, bot, k1')
+    """
+    program, surface, *key = via.split("/")
+    return ", ".join([_ORIGINS.get(surface, surface), *([program] if surface in {"mcp", "api"} else []), *key])
+
+
 def mark_of(mark: agents.TriggerMark) -> str:
     """Describe the fire that triggered a turn: its kind, and how many times it stands for."""
     if not mark.fire_id:

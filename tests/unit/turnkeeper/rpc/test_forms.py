@@ -200,7 +200,7 @@ def test_a_question_that_nobody_answers_is_rejected_in_its_form(value: Any, give
     ("kind", "args", "ways"),
     [
         ("permission", {"text": "hi"}, ["approve", "reject", "edit"]),
-        ("question", {"value": "which?"}, ["approve", "reject", "answer"]),
+        ("question", {"value": "which?"}, ["answer", "approve", "reject"]),
         ("question", {"value": {"options": ["yes", "no"]}}, ["pick"]),
         ("question", {"value": {"options": ["yes", "no"], "allows_text": True}}, ["pick", "answer"]),
         ("question", read(INBOX).to_dict(), ["approve", "respond"]),  # type: ignore[union-attr]

@@ -1,10 +1,10 @@
 // Sends the forms that change something. The button shows at once that the request runs. If no answer comes, the page
 // says so and keeps the typed text.
-import {content} from './live.mjs';
+import {content, isOurs} from './live.mjs';
 
 const SLOW_MS = 2000;
 const TYPING_MS = 300;
-let lost = null; // the last decision that the server did not answer
+let lost = null; // the last decision that Turnkeeper did not answer
 
 document.addEventListener('submit', (event) => {
   const form = event.target;
@@ -23,9 +23,10 @@ async function send(form, button) {
   lost = null;
   try {
     const answer = await fetch(form.action, {method: 'POST', body});
+    if (!isOurs(answer)) throw new Error('a proxy answered');
     show(form, answer, await answer.text());
   } catch {
-    say(form, 'The server of this page does not answer. It is not known whether this was done; the page shows it when the server is back.');
+    say(form, 'Turnkeeper does not answer. It is not known whether this was done; the page shows it when Turnkeeper is back.');
     if (form.matches('.decide')) lost = {action: form.getAttribute('action'), about: form.elements.about.value};
   } finally {
     clearTimeout(slow);
@@ -41,7 +42,7 @@ function show(form, answer, text) {
   if (answer.redirected && to.pathname + to.search !== location.pathname + location.search) {
     location.assign(to);
   } else if (answer.status >= 500 || !page.getElementById('content')) {
-    say(form, alert?.textContent ?? `The server answered ${answer.status}.`);
+    say(form, alert?.textContent ?? `Turnkeeper answered ${answer.status}.`);
   } else {
     form.querySelector('.slow')?.remove();
     if (!alert) {
@@ -86,12 +87,12 @@ function say(form, text) {
   if (!note.isConnected) place[place === form ? 'append' : 'prepend'](note);
 }
 
-// When the server answers again, the page shows the outcome of a decision that it did not answer.
+// When Turnkeeper answers again, the page shows the outcome of a decision that it did not answer.
 document.addEventListener('htmx:after:settle', ({target}) => {
   if (!lost || target !== content() || content().querySelector('.away')) return;
   const {action, about} = lost;
   lost = null;
   const form = [...document.forms].find((one) => one.getAttribute('action') === action);
-  if (form) say(form, 'The server is back. Your decision was not recorded: decide again.');
-  else say(content(), `The server is back. This does not wait any more: ${about}`);
+  if (form) say(form, 'Turnkeeper is back. Your decision was not recorded: decide again.');
+  else say(content(), `Turnkeeper is back. This does not wait any more: ${about}`);
 });

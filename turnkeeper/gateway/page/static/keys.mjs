@@ -14,7 +14,7 @@ function decide(key) {
   }
   const card = cards[at];
   if (!card) return false;
-  const details = key in OPENS && one(`details[data-way=${OPENS[key]}]`, card);
+  const details = key in OPENS && one(`[data-way=${OPENS[key]}]`, card);
   const button = key === 'a' ? one('[value=approve]', card) : one(`[data-key="${CSS.escape(key)}"]`, card);
   if (details) open(details);
   else button?.click();

@@ -11,6 +11,9 @@ let asking = false;
 
 export const content = () => document.getElementById('content');
 
+// A proxy before the gateway answers for it while it is down; only the gateway's own answers have this header.
+export const isOurs = (answer) => answer.headers.has('x-turnkeeper');
+
 export function refresh() {
   window.htmx?.trigger(content(), 'refresh');
 }
@@ -43,8 +46,8 @@ async function ask() {
   if (asking) return;
   asking = true;
   const since = heard;
-  const asked = {method: 'HEAD', redirect: 'manual', signal: AbortSignal.timeout(ASK_MS)};
-  const status = await fetch('/ui', asked).then((answer) => answer.status, () => 'down');
+  const asked = {method: 'HEAD', signal: AbortSignal.timeout(ASK_MS)};
+  const status = await fetch('/ui/alive', asked).then((answer) => isOurs(answer) ? answer.status : 'down', () => 'down');
   asking = false;
   const gone = document.getElementById('gone');
   if (status !== 'down') {
@@ -136,6 +139,12 @@ function tick() {
   }
 }
 
+document.addEventListener('htmx:before:response', (event) => {
+  if (isOurs(event.detail.ctx.response)) return;
+  event.preventDefault(); // the page stays as it is
+  missed = true;
+  ask();
+});
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) { silence(); missed = true; } else { heard = Date.now(); listen(); }
 });

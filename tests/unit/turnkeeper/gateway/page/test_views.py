@@ -46,12 +46,12 @@ def test_an_approval_is_shown_with_all_its_arguments_and_their_hash() -> None:
 @pytest.mark.parametrize(
     ("says", "ways", "title"),
     [
-        ({}, ["approve", "reject", "answer"], "a question"),
+        ({}, ["answer", "approve", "reject"], "a question"),
         ({"value": {"question": "Order it?", "options": ["yes", "no"]}}, ["pick"], "a question"),
         ({"value": {"q": "Order it?", "options": ["yes"], "allows_text": True}}, ["pick", "answer"], "a question"),
         ({"form": "inbox", "calls": [{"tool": "send", "args": {"to": "a"}, "takes": ["approve", "edit", "respond"]}]}, ["approve", "edit", "answer"], "send"),
         ({"form": "decisions", "calls": [{"tool": "a", "args": {}, "takes": ["approve", "edit"]}, {"tool": "b", "args": {}, "takes": ["approve", "reject"]}]}, ["approve"], "a, b"),
-        ({"calls": 1, "form": "x"}, ["approve", "reject", "answer"], "a question"),
+        ({"calls": 1, "form": "x"}, ["answer", "approve", "reject"], "a question"),
     ],
 )  # fmt: skip
 def test_a_graphs_question_is_decided_as_it_may_be(says: dict[str, object], ways: list[str], title: str) -> None:
