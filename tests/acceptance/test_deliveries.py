@@ -115,6 +115,35 @@ def test_success_failure_and_a_question_arrive_once_for_each_fire_signed_with_th
     assert row["deliveries"] == ["ops: delivered", "ops: delivered"]
 
 
+def test_a_command_gets_the_arguments_of_the_call_that_waits_and_the_link_that_decides_it(
+    constellation: Constellation,
+) -> None:
+    allow(constellation)
+    told = constellation.home.root / "told"
+    names = ("TEXT", "TOOL", "ARGUMENTS", "DECIDE")
+    given = " ".join(f'"$TURNKEEPER_{name}"' for name in names)
+    add(
+        constellation,
+        "here",
+        "--command",
+        f"printf '%s\\0' {given} > {told}.new; mv {told}.new {told}",
+        "--on",
+        "waits",
+    )
+    Keys(constellation.home).create(SystemEntropy())
+    config = constellation.home.config
+    config.write_text(with_key(config.read_text(), "web", "public_origin", "https://home.example"))
+    with delivering(constellation):
+        constellation.create("boiler", "--in", "1s", "--prompt", "Remember: the boiler is old")
+        constellation.until("the command to run", told.exists)
+    text, tool, arguments, link, _ = told.read_text().split("\0")
+    (waiting,) = constellation.ask("agent-runtime", "approvals", "list")
+    assert (tool, json.loads(arguments)) == (waiting["tool"], waiting["args"])
+    assert "the boiler is old" in arguments
+    assert link.startswith("https://home.example/hooks/decide/")
+    assert text.endswith(f"{tool}: {arguments}\n\nDecide it here, once, within a day: {link}")
+
+
 def test_a_time_that_was_missed_is_delivered_as_a_failure_once(constellation: Constellation, hook: Hook) -> None:
     allow(constellation, hook.place)
     add(constellation, "ops", "--webhook", f"http://{hook.place}/", "--on", "failure")

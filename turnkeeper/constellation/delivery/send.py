@@ -58,13 +58,17 @@ def title(data: Mapping[str, Any], kind: str) -> str:
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """Return the text of a delivery, for people: the reason, the answer, the question with its call, and its link."""
+    """Return the text of a delivery, for people: the reason, the answer, the question with its call, and its link.
+
+    If the text is too long, its end is cut, except the link.
+    """
     said = [data.get("reason"), data.get("text"), data.get("question")]
     if data.get("arguments"):
         said.append(f"{data.get('tool') or 'asked'}: {data['arguments']}")
-    if data.get("decide"):
-        said.append(f"Decide it here, once, within a day: {data['decide']}")
-    return plain("\n\n".join(str(part) for part in said if part))[:LONGEST_TEXT]
+    text = plain("\n\n".join(str(part) for part in said if part))
+    cut = f"… {len(text) - LONGEST_TEXT:,} more characters" if len(text) > LONGEST_TEXT else ""
+    link = f"Decide it here, once, within a day: {data['decide']}" if data.get("decide") else ""
+    return "\n\n".join(part for part in (text[:LONGEST_TEXT] + cut, link) if part)
 
 
 async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, allowed: Collection[str]) -> str:
@@ -83,8 +87,8 @@ async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, 
                 asked = {"address": target.service, "allowed": sorted(allowed), **said}
                 argv = [sys.executable, "-P", "-m", "turnkeeper.constellation.delivery.send"]
                 return await _run(argv, json.dumps(asked), {})
-            for name in ("task", "channel", "fire_id", "turn_id", "outcome", "reason"):
-                said[name.upper()] = str(data.get(name) or "")
+            for name in ("task", "channel", "fire_id", "turn_id", "outcome", "reason", "tool", "arguments", "decide"):
+                said[name.upper()] = plain(str(data.get(name) or ""))[:LONGEST_TEXT]
             named = {f"TURNKEEPER_{name}": value.replace("\0", "") for name, value in said.items()}
             return await _run(["/bin/sh", "-c", target.command], body, named)
     except TimeoutError:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from turnkeeper.constellation.delivery.send import signature, text_of, title
+from turnkeeper.constellation.delivery.send import LONGEST_TEXT, signature, text_of, title
 
 # The example of the specification of Standard Webhooks.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -29,3 +29,10 @@ def test_a_question_names_its_tool_with_the_arguments_and_says_what_the_link_doe
     said = text_of(data | {"decide": "https://home.example/x"}).split("\n\n")
     assert said[1:] == ['write_report: {"text": "a"}', "Decide it here, once, within a day: https://home.example/x"]
     assert "Decide" not in text_of(data)
+
+
+def test_long_arguments_do_not_cut_the_link_off() -> None:
+    said = text_of({"tool": "write_report", "arguments": "a" * LONGEST_TEXT, "decide": "https://home.example/x"})
+    assert said.startswith("write_report: aaa")
+    assert said.endswith(" more characters\n\nDecide it here, once, within a day: https://home.example/x")
+    assert len(said) <= LONGEST_TEXT + 200
