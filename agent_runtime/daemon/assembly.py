@@ -191,7 +191,9 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             lost = [progress, *(part for part in others if part.get_name() == "Beat")]
             await _first_ended(stopping, lost)
         finally:
-            _end_at_last(DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S)
+            last = threading.Timer(DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S, os._exit, (EXIT_FAILURE,))
+            last.daemon = True
+            last.start()
             stopping.cancel()
             grace_s = 0.0 if (is_lost := any(part.done() for part in lost)) else DRAIN_GRACE_S
             runtime.log.emit("process.draining", grace_s=grace_s)
@@ -268,12 +270,6 @@ async def _reading(home: Home, settings: Settings) -> AsyncIterator[list[ReaderL
 async def _entered(watch: StoreWatch) -> AsyncIterator[None]:
     with watch:
         yield
-
-
-def _end_at_last(after_s: float) -> None:
-    last = threading.Timer(after_s, os._exit, (EXIT_FAILURE,))
-    last.daemon = True
-    last.start()
 
 
 def _authors_graphs(

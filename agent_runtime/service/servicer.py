@@ -133,7 +133,9 @@ class TurnLookup:
 
     async def get_turn(self, request: wire.GetTurnRequest | wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
         """Return a turn, or a placeholder if a fire or message has none yet. Raises NotFound, InvalidInput."""
-        wanted = _wanted(request.turn_id, request.fire_id, request.attempt)
+        if bool(request.turn_id) == bool(request.fire_id):
+            raise InvalidInput("give a turn id or a fire id, not both", where="turn_id")
+        wanted = request.turn_id or turn_id_of(request.fire_id, request.attempt)
         waiting = await self._waiting(wanted)  # read first: an envelope leaves only after its key row is on disk
         found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
         if found is None:
@@ -182,12 +184,6 @@ def _delivered(connection: Connection, turn_id: str) -> wire.Turn | None:
     status = "accepted" if laid.state == "waiting" else laid.state
     progress = reads.progress_fields(connection, turn_id)
     return to_message(wire.Turn, laid, status=status, trigger="fire", error=laid.reason, **progress)
-
-
-def _wanted(turn_id: str, fire_id: str, attempt: int) -> str:
-    if bool(turn_id) == bool(fire_id):
-        raise InvalidInput("give a turn id or a fire id, not both", where="turn_id")
-    return turn_id or turn_id_of(fire_id, attempt)
 
 
 def _find(connection: Connection, turn_id: str) -> wire.Turn | None:

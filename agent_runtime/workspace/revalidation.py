@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from agent_runtime.model.mapping import from_row
 from agent_runtime.store.schema import page_links, pages, revalidations
@@ -102,7 +102,9 @@ def queue_derived(connection: Connection, page_id: str, version: int, at: dateti
 
     A waiting item is replaced, not changed, because a turn's pending verdict on it is about the old version.
     """
-    items = [(row.page_id, row.cause, row.cause_version, row.via) for row in _waiting_on(connection, page_id)]
+    query = select(revalidations).where(revalidations.c.page_id == page_id, revalidations.c.state == "waiting")
+    waiting = connection.execute(query.order_by(revalidations.c.number)).all()
+    items = [(row.page_id, row.cause, row.cause_version, row.via) for row in waiting]
     items += [(dependent, page_id, version, via) for dependent, via in derived_from(connection, page_id)]
     _queue(connection, items, at)
 
@@ -193,8 +195,3 @@ def number_of(item_id: str) -> int:
 
 def _item(row: Mapping[Any, Any]) -> Item:
     return from_row(Item, row, item_id=f"r-{row['number']}")
-
-
-def _waiting_on(connection: Connection, page_id: str) -> list[Row[Any]]:
-    query = select(revalidations).where(revalidations.c.page_id == page_id, revalidations.c.state == "waiting")
-    return list(connection.execute(query.order_by(revalidations.c.number)).all())

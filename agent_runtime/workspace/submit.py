@@ -405,13 +405,10 @@ def _settle(
         raise Denied(f"a deviation of page {item.page_id} is open; only the author can close it", where="result")
     if draft.result == "deviation" and not standing:
         raise Conflict(f"no deviation of page {item.page_id} is recorded", hint="record it first")
-    if draft.result == "candidate" and not _proposed(connection, item.page_id):
-        raise Conflict(f"no change to page {item.page_id} is proposed", hint="propose it first")
+    if draft.result == "candidate":
+        waits = (candidates.c.page_id == item.page_id) & (candidates.c.lifecycle == "candidate")
+        if connection.execute(select(candidates.c.candidate_id).where(waits).limit(1)).one_or_none() is None:
+            raise Conflict(f"no change to page {item.page_id} is proposed", hint="propose it first")
     model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
     revalidation.settle_item(connection, item, draft, turn.turn_id, at)
     return revalidation.get_item(connection, item.item_id)
-
-
-def _proposed(connection: Connection, page_id: str) -> bool:
-    waits = (candidates.c.page_id == page_id) & (candidates.c.lifecycle == "candidate")
-    return connection.execute(select(candidates.c.candidate_id).where(waits).limit(1)).one_or_none() is not None

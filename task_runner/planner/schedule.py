@@ -96,7 +96,7 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
 def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[datetime], datetime]:
     """Return a function that maps a scheduled time of a task to the due time of its fire."""
     if not jitter:
-        return _at_once
+        return lambda nominal_at: nominal_at
 
     def due(nominal_at: datetime) -> datetime:
         following = timetable.next_after(nominal_at)
@@ -115,7 +115,3 @@ def put_off(fire: Fire, task: Task, due: Callable[[datetime], datetime]) -> Fire
     send_by = None if fire.send_by is None else max(fire.send_by, due_at + task.definition.grace)
     ready_at = None if fire.ready_at is None else max(fire.ready_at, due_at)
     return replace(fire, due_at=due_at, send_by=send_by, ready_at=ready_at)
-
-
-def _at_once(nominal_at: datetime) -> datetime:
-    return nominal_at

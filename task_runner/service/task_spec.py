@@ -152,7 +152,8 @@ def _schedule(
             return Schedule(kind=ScheduleKind.EVERY, text=format_duration(table.interval), anchor_at=table.anchor)
         case "rrule":
             kept_at = kept.anchor_at if kept and kept.kind is ScheduleKind.RRULE else None
-            anchor = start_at or kept_at or _whole_minute(now)
+            whole_minute = (now + timedelta(minutes=1) - timedelta(microseconds=1)).replace(second=0, microsecond=0)
+            anchor = start_at or kept_at or whole_minute
             rule = required(RULES, spec.rrule, zone(timezone), anchor)
             starts = None if rule.has_start else anchor
             return Schedule(kind=ScheduleKind.RRULE, text=rule.text, anchor_at=starts)
@@ -164,10 +165,6 @@ def _schedule(
             return Schedule(kind=ScheduleKind.ON, text="")
         case _:
             raise InvalidInput(f"one of {', '.join(SCHEDULES)}, on is required", where="schedule")
-
-
-def _whole_minute(at: datetime) -> datetime:
-    return (at + timedelta(minutes=1) - timedelta(microseconds=1)).replace(second=0, microsecond=0)
 
 
 def _once(spec: wire.TaskSpec, timezone: str, kept: Schedule | None, now: datetime) -> Schedule:

@@ -140,7 +140,8 @@ class Group(_Own, TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's signature
         """Return a command by its name, imported on demand; None if there is none."""
-        name = next((name for name in _forms(cmd_name) if name in self.commands or name in self.later), None)
+        forms = cmd_name, f"{cmd_name}s", cmd_name.removesuffix("s")  # a word also stands for its plural and singular
+        name = next((name for name in forms if name in self.commands or name in self.later), None)
         if name is not None and name not in self.commands:
             self.commands[name] = load(name, self.later[name])
         return None if name is None else self.commands[name]
@@ -210,11 +211,6 @@ class Program(Group):
         out.write_paragraph()
         out.write_text(f"What each does: {ctx.command_path} -h. How to use one: {ctx.command_path} COMMAND -h")
         return str(out.getvalue().rstrip("\n"))
-
-
-def _forms(name: str) -> tuple[str, str, str]:
-    """Return the names that a word may stand for: the word itself, its plural, and its singular."""
-    return name, f"{name}s", name.removesuffix("s")
 
 
 class App(typer.Typer):

@@ -448,18 +448,14 @@ def _read(rows: Callable[[str], Sequence[Row]]) -> Cluster:
     (server,) = rows(_SERVER)
     revisions = {schema: rows(f"SELECT version_num FROM {schema}.alembic_version") for schema in STORES}  # noqa: S608
     (queue,) = rows(_QUEUE)
+    oldest_s = None if queue["oldest_s"] is None else round(max(0.0, float(queue["oldest_s"])), 1)
     return Cluster(
         processes=[_process(row) for row in rows(_NODES)],
-        queue={"waiting": queue["waiting"], "oldest_s": _rounded(queue["oldest_s"])}
-        | {"quarantined": queue["quarantined"]},
+        queue={"waiting": queue["waiting"], "oldest_s": oldest_s, "quarantined": queue["quarantined"]},
         inboxes=rows(_INBOXES),
         server=server,
         revisions={schema: str(found[0]["version_num"]) if found else "" for schema, found in revisions.items()},
     )
-
-
-def _rounded(seconds: Any) -> float | None:
-    return None if seconds is None else round(max(0.0, float(seconds)), 1)
 
 
 def _process(row: Row) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
 from agent_runtime.graph.engine.model_output import subagent_usage, used_in
 from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.graph.models.call import Handler, Request, Response
-from agent_runtime.graph.models.make import Models
+from agent_runtime.graph.models.make import Models, place_of
 from agent_runtime.graph.offline.model import OfflineModel
 from agent_runtime.model.turn import SUBAGENTS, TurnContext, Used
 from agent_runtime.model.words import shortened
@@ -67,7 +67,7 @@ class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         if not isinstance(turn, TurnContext):
             return await handler(request.override(tools=[]))
         if self._models is not None and (turn.config_json or turn.category.model):
-            request = request.override(model=self._models(turn.config_json, turn.category.model))
+            request = request.override(model=self._models(turn.config_json, turn.category.model, place_of(turn)))
         offers = self._offers(request.tools, turn)
         settings = request.model_settings
         if isinstance(request.model, OfflineModel):

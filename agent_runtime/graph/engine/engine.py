@@ -418,7 +418,7 @@ class Engine:
         stream = self._graph.astream(
             given,
             required("client-run", config, run, isinstance(order, Input)) if run else config,
-            context=self._context(context),
+            context=self._configured.made(context.context_json, context.config_json)[0] if self._foreign else context,
             stream_mode=[*modes],
             subgraphs=self._foreign or (recorder is not None and recorder.subgraphs),
             durability="sync",
@@ -510,11 +510,6 @@ class Engine:
                 why = _sentence(error, self._secrets)
                 return order, Ended(stopped="failed", error=why, refused=frozenset({standing.id}))
         return (Answers(values=answers) if answers else Continue()), None
-
-    def _context(self, turn: TurnContext) -> Any:
-        if not self._foreign:
-            return turn
-        return self._configured.made(turn.context_json, turn.config_json)[0]
 
     def _run_config(self, turn: TurnContext, before: str, progress: _Progress, more: Sequence[Any]) -> dict[str, Any]:
         """Return the config of an interval, without the options of a client's run."""

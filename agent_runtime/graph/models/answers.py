@@ -34,13 +34,13 @@ _PASSING = frozenset({408, 409, 425, 429})
 _SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _TIMEOUTS = {"TimeoutError", "ModelTimeoutError", "APITimeoutError", "TimeoutException"}  # the last name is httpx's
 _DISCONNECTS = {"ConnectionError", "ModelConnectionError", "APIConnectionError", "TransportError"}  # last: httpx
-_CHECK = "check [model] in config.toml"
+CHECK = "check name and address"  # the setting that names the model follows
 _KEYS = "put a valid key into the environment or into .env in the home, then restart agent-runtime"
 _REFUSALS = {
     401: ("refused the key (401)", _KEYS),
     402: ("requires payment (402)", "check the account's credit"),
     403: ("does not let this key use the model (403)", _KEYS),
-    404: ("does not know the model or address (404)", "check name and base_url under [model] in config.toml"),
+    404: ("does not know the model or address (404)", CHECK),
 }
 
 
@@ -158,7 +158,7 @@ def _read_status(error: Exception, status: int, now: datetime, quote: str) -> Fa
         wait = f", and asks to wait {asked:.0f} s" if asked is not None and asked > LONGEST_ASKED_S else ""
         what = "limits the rate of requests (429)" if status == 429 else f"is failing ({status})"
         return Fault(reason=reason, what=what + wait, again=True, asked_s=asked)
-    what, hint = _REFUSALS.get(status, (f"refused the request ({status}): {quote}", _CHECK))
+    what, hint = _REFUSALS.get(status, (f"refused the request ({status}): {quote}", CHECK))
     return Fault(reason=reason, what=what, hint=hint)
 
 

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.models import answers
-from agent_runtime.graph.models.make import chosen, redact, secrets_of, shown_url
+from agent_runtime.graph.models.make import chosen, place_of, redact, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.turn import TurnContext, used_by
 from agent_runtime.store.turn_store import Store
@@ -110,6 +110,7 @@ class _Try:
     began: float
     pieces: answers.Pieces
     model: ModelSettings
+    place: str
 
 
 class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
@@ -134,18 +135,19 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             Exhausted: the day's tokens are used up.
             MachineTrouble: this machine failed, not the model's server.
         """
-        turn = request.runtime.context if request.runtime else None
-        wants = (turn.config_json, turn.category.model) if isinstance(turn, TurnContext) else ()
-        used = chosen(self._settings, *wants)
+        context = request.runtime.context if request.runtime else None
+        turn = context if isinstance(context, TurnContext) else None
+        used = chosen(self._settings, *((turn.config_json, turn.category.model) if turn else ()))
         if used.name == OFFLINE:
             return await handler(request)
-        turn_id = turn.turn_id if isinstance(turn, TurnContext) else ""
+        turn_id = turn.turn_id if turn else ""
+        place = place_of(turn) if turn and used.name != self._settings.name else "[model] in config.toml"
         lost, number = (0, 0), 0
         while True:
             number += 1
             await self._around.cap.check()
             began, pieces = self._around.clock.monotonic(), answers.Pieces()
-            this = _Try(number=number, began=began, pieces=pieces, model=used)
+            this = _Try(number=number, began=began, pieces=pieces, model=used, place=place)
             try:
                 response = await handler(
                     request.override(model=request.model.model_copy(update={"callbacks": [this.pieces]}))
@@ -206,4 +208,5 @@ def _failed(fault: answers.Fault, last: _Try, secrets: frozenset[str]) -> answer
     base_url = last.model.base_url
     at = shown_url(base_url) if base_url else "its provider's own address"
     where = f"model {last.model.name} at {at}"
-    return answers.ModelFailed(redact(what, secrets), where=redact(where, secrets), hint=fault.hint or _GENERAL)
+    hint = f"{fault.hint}: {last.place}" if fault.hint == answers.CHECK else fault.hint or _GENERAL
+    return answers.ModelFailed(redact(what, secrets), where=redact(where, secrets), hint=hint)

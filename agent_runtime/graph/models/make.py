@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.graph.offline.model import OfflineModel
+from agent_runtime.model.turn import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
@@ -138,13 +139,21 @@ class Models:
         self._addresses = {"", settings.model.base_url, *named}
         self._made = lru_cache(MOST_MADE)(partial(make_model, home=home, clock=clock, environ=environ))
 
-    def __call__(self, config_json: str = "", of_category: str = "") -> BaseChatModel:
-        """Return the model of a turn, made at its first use. Raises InvalidInput if the model cannot be made."""
+    def __call__(self, config_json: str = "", of_category: str = "", place: str = "config.model") -> BaseChatModel:
+        """Return the model of a turn, made at its first use.
+
+        Raises InvalidInput if the model cannot be made, at `place` unless the home's model has the same name.
+        """
         wanted = chosen(self._settings, config_json, of_category)
         if wanted.base_url not in self._addresses:  # the key and the conversation would go there
             hint = "add it to [model] base_url or to an [assistants.NAME] config there, or leave it out"
             raise InvalidInput("is not an address of config.toml", where="config.base_url", hint=hint)
-        return self._made(wanted)
+        try:
+            return self._made(wanted)
+        except InvalidInput as error:
+            if wanted.name != self._settings.name and error.where.endswith(": model.name"):
+                error.where = place
+            raise
 
     def check(self, context_json: str, config_json: str) -> None:
         """Raise InvalidInput for a key that our own agent does not read, or a model that cannot be made."""
@@ -153,6 +162,13 @@ class Models:
                 hint = f"in config it reads {' and '.join(sorted(_READ))}"
                 raise InvalidInput(f"the built-in agent does not read {min(unread)[:80]!r}", where=field, hint=hint)
         self(config_json)
+
+
+def place_of(turn: TurnContext) -> str:
+    """Return the setting that names a turn's model, if the model is not the home's."""
+    if json.loads(turn.config_json or "{}").get("model"):
+        return f"config.model of {f'the task {turn.task_name}' if turn.task_name else 'the thread'} or its assistant"
+    return f"categories/{turn.category.name}.toml: model"
 
 
 def chosen(settings: ModelSettings, config_json: str = "", of_category: str = "") -> ModelSettings:

@@ -116,7 +116,8 @@ class OfflineModel(BaseChatModel):
         step = rule(brief, _exchanges(window))
         number = sum(isinstance(message, AIMessage) for message in window)
         said = _message(step, _stem(window, None if role else turn), number)
-        said.usage_metadata = _usage(messages, said)
+        taken, given = sum(_tokens(message) for message in messages), _tokens(said)
+        said.usage_metadata = UsageMetadata(input_tokens=taken, output_tokens=given, total_tokens=taken + given)
         return said
 
 
@@ -171,12 +172,6 @@ def _message(step: Step, stem: str, number: int) -> AIMessage:
 def _stem(window: list[BaseMessage], turn: TurnContext | None) -> str:
     start = turn.turn_id if turn else (window[0].id or window[0].text) if window else ""
     return sha256(start.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _usage(messages: list[BaseMessage], said: AIMessage) -> UsageMetadata:
-    taken = sum(_tokens(message) for message in messages)
-    given = _tokens(said)
-    return UsageMetadata(input_tokens=taken, output_tokens=given, total_tokens=taken + given)
 
 
 def _tokens(message: BaseMessage) -> int:

@@ -202,3 +202,23 @@ async def test_a_category_whose_model_cannot_be_made_fails_its_turn_and_no_other
     assert "cohere:command-r" in (await desk.turn(event.turn_id)).error
     fine = await desk.run(2, thread_id="thread-2", config_json='{"model": "openai:tiny"}')
     assert STATES.Name(fine.state) == "SUCCEEDED"
+
+
+async def test_an_error_of_a_model_names_the_setting_that_chose_the_model(desk: Desk) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await desk.send("hello", config_json='{"model": "nobody:tiny"}')
+    assert refused.value.where == "config.model"
+    name_model(desk.home, 'model = "cohere:command-r"')
+    event = await desk.run(1)
+    error = (await desk.turn(event.turn_id)).error
+    assert error.startswith("categories/work.toml: model: the model 'cohere:command-r' needs a package")
+    desk.server.script = [Reply(status=404), Reply(status=404), Reply(status=404)]
+    event = await desk.run(3, task_name="digest", thread_id="thread-3", config_json='{"model": "openai:tiny"}')
+    advice = "check name and address: config.model of the task digest or its assistant"
+    assert (await desk.turn(event.turn_id)).error.endswith(advice)
+    name_model(desk.home, 'model = "openai:middle"')
+    event = await desk.run(4, thread_id="thread-4")
+    assert (await desk.turn(event.turn_id)).error.endswith("check name and address: categories/work.toml: model")
+    name_model(desk.home, "")
+    event = await desk.run(5, thread_id="thread-5")
+    assert (await desk.turn(event.turn_id)).error.endswith("check name and address: [model] in config.toml")

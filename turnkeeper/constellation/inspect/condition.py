@@ -25,7 +25,7 @@ from turnkeeper.config.started import Start, changes, read_start, settings_now
 from turnkeeper.config.surfaces import gathered, processes, surfaces
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
-from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor import escalation, markers
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVISOR, Daemon, process_of, running, serves
 from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.constellation.supervisor.watchdog import read_orders, troubles_of
@@ -193,13 +193,10 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
                 yield Finding(process="", what=what, fix=why[1], degraded=False)
     if markers.read_marker(markers.PROCESSING.at(home)) is not None:
         yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
+    orders = read_orders(home)
+    has_route = orders is not None and bool(orders.routes.command or orders.routes.webhook)
     for path in markers.found(home, markers.ESCALATION):
-        says = markers.read_marker(path)
-        over_at = _said(says, "over_at") if isinstance(says, dict) else ""
-        since = f" (its cause is over since {over_at})" if over_at else ""
-        what = f"alert not delivered{since}: {_said(says, 'text')}"
-        fix = "set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
-        yield Finding(process="", what=what, fix=fix, degraded=not over_at)
+        yield _of_alert(markers.read_marker(path), now, has_route=has_route)
     for path in markers.found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")
         if not (epoch.isascii() and epoch.isdigit()):
@@ -208,6 +205,21 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
         elif int(epoch) > now:
             until = rfc3339(datetime.fromtimestamp(int(epoch), UTC))
             yield Finding(process="", what=f"hang detection is suspended until {until}", degraded=False)
+
+
+def _of_alert(says: dict[str, Any] | markers.Unreadable | None, now: float, *, has_route: bool) -> Finding:
+    """Return the finding for an alert that is being delivered, is tried again, or has no route."""
+    told: dict[str, Any] = says if isinstance(says, dict) else {}
+    over_at, tried_at = _said(told, "over_at"), told.get("tried_at")
+    for_s = now - tried_at if isinstance(tried_at, int | float) else inf
+    if told.get("failed") is False and 0 <= for_s < 12 * escalation.LONGEST_S:  # the alerts of a tick are sent in turn
+        return Finding(process="", what=f"an alert is being delivered: {_said(says, 'text')}", degraded=False)
+    since = f" (its cause is over since {over_at})" if over_at else ""
+    fix = "set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
+    if has_route:
+        why = "tries again; to see why it failed, run: turnkeeper events --kind escalate.failed"
+        fix = f"the supervisor {why if tried_at else 'sends it at its next check'}"
+    return Finding(process="", what=f"alert not delivered{since}: {_said(says, 'text')}", fix=fix, degraded=not over_at)
 
 
 def _said(says: dict[str, Any] | markers.Unreadable | None, key: str) -> str:

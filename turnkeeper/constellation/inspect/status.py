@@ -34,7 +34,8 @@ def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[st
     daemons = [one for one in known.EVERY if one in wanted or is_held(place, one.name)] + [
         known.SUPERVISOR
     ] * supervised
-    return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
+    said = {daemon: [one.what for one in found if one.process == daemon.name] for daemon in daemons}
+    return [_row(place, daemon) | {"markers": said[daemon]} for daemon in daemons]
 
 
 def _row(place: Home, daemon: known.Daemon) -> dict[str, Any]:
@@ -67,10 +68,6 @@ def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
             yield Finding(process=daemon.name, what=what, fix=fix)
     for process, what, fix in gathered("findings of daemons", place):
         yield Finding(process=process, what=what, fix=fix, degraded=False)
-
-
-def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:
-    return [finding.what for finding in found if finding.process == daemon.name]
 
 
 def decisions(place: Home) -> str:

@@ -101,7 +101,7 @@ def remove_service(manager: ServiceManager, home: Home, environ: Mapping[str, st
 def install(manager: _Manager = _THIS_MANAGER) -> None:
     """Write this home's service, a heartbeat and daily backups, as systemd user units or as launchd agents.
 
-    Starts nothing. Backups go to a folder next to the home, named like it with -backups; the newest seven are kept.
+    Starts nothing; warns if systemd does not run. Backups go to HOME-backups, and the newest seven are kept.
 
     Example: turnkeeper service install
     """
@@ -113,9 +113,17 @@ def install(manager: _Manager = _THIS_MANAGER) -> None:
         for path in written:
             note(f"next: launchctl bootstrap gui/$(id -u) {shlex.quote(str(path))}")
         return
+    if not systemd.BOOTED.exists():
+        note("warning: systemd does not run on this machine, so nothing starts the service")
+        note("run after each start of the machine: turnkeeper up (in a container: turnkeeper up --foreground)")
+        return
+    if not (has_manager := systemd.has_user_manager(os.environ)):
+        note("warning: systemd does not run for your user, so nothing starts the service yet")
+        note("first: loginctl enable-linger")
     names = " ".join(path.name for path in written if "[Install]" in path.read_text())
     note(f"next: systemctl --user daemon-reload && systemctl --user enable --now {names}")
-    note("to keep it running while you are logged out: loginctl enable-linger")
+    if has_manager:
+        note("to keep it running while you are logged out: loginctl enable-linger")
 
 
 @service.command()

@@ -213,7 +213,8 @@ def ask() -> Choices:
         )
         name = full_name(name, base_url)
         model = Model(name=name, base_url=base_url, key=_asked_key(name, base_url))
-    zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)
+    here = "the machine's"
+    zone = _answer("Time zone of tasks, such as Europe/Riga", here, lambda text: "" if text == here else zone_of(text))
     question = f"Write an example: each morning, what changed in this folder ({Path.cwd().name})?"
     is_small = not Path.home().is_relative_to(Path.cwd())  # a whole home folder is read only if the author says so
     example = typer.confirm(question, default=is_small, err=True)
@@ -235,10 +236,6 @@ def _answer(question: str, default: str, read: Callable[[str], str], *, shows: b
             raise typer.BadParameter(str(error)) from error
 
     return str(typer.prompt(question, default, value_proc=checked, show_default=shows, err=True))
-
-
-def _zone_or_machine(text: str) -> str:
-    return "" if text == "the machine's" else zone_of(text)
 
 
 def zone_of(name: str) -> str:

@@ -79,7 +79,8 @@ def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
 
 
 def _runs(daemon: Daemon, arguments: Sequence[str]) -> bool:
-    return any(part == name or part.startswith(f"{name}.") for part in arguments for name in _names(daemon))
+    names = {daemon.package, daemon.package.removeprefix("turnkeeper.")}  # version 0.1 had each at the top level
+    return any(part == name or part.startswith(f"{name}.") for part in arguments for name in names)
 
 
 def running() -> Iterator[tuple[Home, Daemon, int]]:
@@ -92,11 +93,6 @@ def running() -> Iterator[tuple[Home, Daemon, int]]:
             for daemon in known:
                 locks = (path for path in opened if path.parts[-3:] == ("state", "run", f"{daemon.name}.lock"))
                 yield from ((Home(root=path.parents[2]), daemon, process.pid) for path in locks)
-
-
-def _names(daemon: Daemon) -> set[str]:
-    """Return the module names that start a daemon. In version 0.1 each package was at the top level."""
-    return {daemon.package, daemon.package.removeprefix("turnkeeper.")}
 
 
 def process_on(home: Home, pid: int, daemon: Daemon) -> psutil.Process | None:

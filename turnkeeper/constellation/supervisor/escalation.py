@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from turnkeeper.bus.event_log import EventLog
@@ -61,12 +62,8 @@ def send_now(home: Home, text: str, routes: Routes, environ: Mapping[str, str], 
     """Send an author's own alert. Return True if a route accepted it. If none did, keep it for later ticks."""
     now = clock.now()
     marker = markers.ESCALATION.at(home, process=_AUTHOR, ts=f"{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}")
-    said = f"turnkeeper: {text} ({home.root})"
-    markers.write_marker(marker, {"text": said, "tried_at": now.timestamp()})
-    sent = send(said, routes, EventLog(home.logs, "turnkeeper", clock), environ, marker=marker.name)
-    if sent:
-        markers.clear_marker(marker)
-    return sent
+    says = {"text": f"turnkeeper: {text} ({home.root})", "tried_at": now.timestamp()}
+    return _try(marker, says, routes, EventLog(home.logs, "turnkeeper", clock), environ)
 
 
 def settle(home: Home, process: str, at: str) -> None:
@@ -95,9 +92,18 @@ def send_all(
         if isinstance(tried_at, int | float) and 0 <= now - tried_at < every_s:
             continue
         text = str(told.get("text") or f"turnkeeper: an alert that cannot be read: {path}")
-        markers.write_marker(path, told | {"text": text, "tried_at": now})
-        if send(text, routes, log, environ, marker=path.name):
-            markers.clear_marker(path)
+        _try(path, told | {"text": text, "tried_at": now}, routes, log, environ)
+
+
+def _try(path: Path, says: dict[str, Any], routes: Routes, log: EventLog, environ: Mapping[str, str]) -> bool:
+    """Send an alert whose marker says when, and then clear the marker, or write that the try failed."""
+    markers.write_marker(path, says | {"failed": False})
+    sent = send(says["text"], routes, log, environ, marker=path.name)
+    if sent:
+        markers.clear_marker(path)
+    elif isinstance(now := markers.read_marker(path), dict):  # it can be withdrawn, or marked as over, meanwhile
+        markers.write_marker(path, now | {"failed": True})
+    return sent
 
 
 def take_pending(home: Home) -> list[str]:

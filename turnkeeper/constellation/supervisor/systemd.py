@@ -12,6 +12,7 @@ from turnkeeper.config.home import Home, places
 HEARTBEAT_S = 120
 WATCHDOG_S = 300
 KEPT_BACKUPS = 7
+BOOTED = Path("/run/systemd/system")  # systemd makes it when it starts the machine
 _SERVICE = """\
 Type=notify
 ExecStart={run} up --foreground --home {home}
@@ -81,6 +82,11 @@ def backups_of(home: Home) -> Path:
 def unit_folder(environ: Mapping[str, str]) -> Path:
     config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
     return Path(config) / "systemd" / "user"
+
+
+def has_user_manager(environ: Mapping[str, str]) -> bool:
+    """Return True if a systemd runs that starts this user's services."""
+    return (Path(environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "systemd" / "private").exists()
 
 
 def write_all(folder: Path, texts: Mapping[str, str]) -> list[Path]:

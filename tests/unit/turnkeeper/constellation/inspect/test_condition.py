@@ -1,10 +1,15 @@
 """What the doctor finds, and what it says to do."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.support.inboxes import message, open_inbox
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
@@ -12,7 +17,8 @@ from turnkeeper.console import program, run
 from turnkeeper.console.commands import Program
 from turnkeeper.constellation.inspect import condition
 from turnkeeper.constellation.inspect.condition import examine, findings
-from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor import escalation, markers
+from turnkeeper.constellation.supervisor.escalation import Routes, escalate, send_all
 from turnkeeper.constellation.supervisor.markers import write_marker
 from turnkeeper.constellation.supervisor.watchdog import Orders, write_orders
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
@@ -126,3 +132,65 @@ def test_where_peers_listens_is_what_it_took_when_it_started_not_what_was_set_si
         home.config.write_text('[peers]\nlisten = "127.0.0.1:2"\n')
         what = "listens on 127.0.0.1:1; set since: 127.0.0.1:2"
         assert found() == [(what, "turnkeeper down, then turnkeeper up")]
+
+
+def of_alerts(home: Home) -> list[tuple[str, str, bool]]:
+    """Return what is said about alerts, with the advice, and whether the constellation counts as impaired."""
+    now = SystemClock().now().timestamp()
+    return [(one.what, one.fix, one.degraded) for one in findings(home, now) if "alert" in one.what]
+
+
+class Slow(NamedTuple):
+    """A route whose command says that it began, and ends when it is told to."""
+
+    began: Path
+    end: Path
+    routes: Routes
+
+    def tick(self, home: Home) -> None:
+        """Send the alerts of a home as the supervisor does."""
+        clock = SystemClock()
+        log, now = EventLog(home.logs, "watchdog", clock), clock.now().timestamp()
+        send_all(home, self.routes, log, os.environ, now=now, every_s=0.0)
+
+
+@pytest.fixture
+def slow(home: Home, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    monkeypatch.setattr(escalation, "LONGEST_S", 300.0)
+    began, end = home.root / "began", home.root / "end"
+    for path in (began, end):
+        os.mkfifo(path)
+    return Slow(began, end, Routes(command=f"echo > {began}; read code < {end}; exit $code"))
+
+
+def test_an_alert_that_is_being_delivered_needs_no_advice(home: Home, slow: Slow) -> None:
+    write_orders(home, Orders(routes=slow.routes), datetime(2026, 3, 2, tzinfo=UTC))
+    escalate(home, "task-runner", "1", "it does not start")
+    text = f"turnkeeper: task-runner: it does not start ({home.root})"
+    assert of_alerts(home) == [(f"alert not delivered: {text}", "the supervisor sends it at its next check", True)]
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(slow.tick, home)
+        slow.began.read_text()
+        assert of_alerts(home) == [(f"an alert is being delivered: {text}", "", False)]
+        slow.end.write_text("3\n")
+        sending.result()
+    fix = "the supervisor tries again; to see why it failed, run: turnkeeper events --kind escalate.failed"
+    assert of_alerts(home) == [(f"alert not delivered: {text}", fix, True)]
+
+
+def test_an_alert_that_is_withdrawn_while_its_delivery_fails_does_not_come_back(home: Home, slow: Slow) -> None:
+    escalate(home, "agent-runtime", "1", "a question waits")
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(slow.tick, home)
+        slow.began.read_text()
+        (path,) = markers.found(home, markers.ESCALATION)
+        path.unlink()
+        slow.end.write_text("3\n")
+        sending.result()
+    assert of_alerts(home) == []
+
+
+def test_without_a_route_the_advice_on_an_alert_is_to_set_one(home: Home) -> None:
+    escalate(home, "task-runner", "1", "it does not start")
+    ((_, fix, _),) = of_alerts(home)
+    assert fix == "set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
