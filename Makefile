@@ -8,6 +8,8 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 # Bytecode is kept, whatever the caller prefers: every command of ours is a process of its own.
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
+# The page's server and others give way to the daemons. Under workers of normal priority they would get next to no time.
+TESTS := nice -n 19 $(BIN)/python -m
 
 .PHONY: demo demo-cluster test test-clients test-postgres test-langgraph-suite check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock simulate fit test-fit test-fit-short format clean
 
@@ -18,16 +20,16 @@ demo-cluster: $(READY)  ## The same on several machines: processes that share a 
 	@$(BIN)/python -m examples.demo --cluster
 
 test: $(READY)  ## Every test but those of test-clients and test-postgres; what needs an absent server skips with a reason.
-	@$(BIN)/python -m pytest -n 6 --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(TESTS) pytest -n 6 --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-clients: $(READY)  ## The page in Chromium, and LangGraph's JavaScript SDKs in Node: make test-services installs both.
-	@$(BIN)/python -m pytest -n 2 --clients tests/acceptance $(PYTEST_ARGS)
+	@$(TESTS) pytest -n 2 --clients tests/acceptance $(PYTEST_ARGS)
 
 test-postgres: $(READY)  ## The tests of the stores, on a PostgreSQL server that they start.
-	@$(BIN)/python -m pytest -n 3 --database postgres $(PYTEST_ARGS)
+	@$(TESTS) pytest -n 3 --database postgres $(PYTEST_ARGS)
 
 test-langgraph-suite: $(READY)  ## The suites of LangGraph's SDK and of aegra, unmodified, against /lg: make test-services downloads them.
-	@$(BIN)/python -m tests.langgraph_suite $(PYTEST_ARGS)
+	@$(TESTS) tests.langgraph_suite $(PYTEST_ARGS)
 
 check: $(READY) protos-check docs  ## Format, lint, import contracts, types, generated code, the site.
 	@$(BIN)/ruff format --check --quiet . || (echo "run: make format" && false)
@@ -95,10 +97,10 @@ lock: $(BIN)/uv  ## Resolve the newest versions that go together, the lowest one
 	@echo "langgraph-cli[inmem]>=0.4" | $(RESOLVE_ALL) --no-config pyproject.toml - -o tests/fit/beside.lock
 
 test-fit: $(BIN)/uv  ## The suite's core on the lowest versions, beside langgraph dev, and on Python 3.12 and 3.13 where they are installed.
-	@tests/fit/legs.sh $(LEGS)
+	@nice -n 19 tests/fit/legs.sh $(LEGS)
 
 test-fit-short: $(BIN)/uv  ## A fire, an approval and kill -9 on each of them, in two minutes.
-	@tests/fit/legs.sh --short $(LEGS)
+	@nice -n 19 tests/fit/legs.sh --short $(LEGS)
 
 fit: $(BIN)/uv  ## Resolve us beside packages and projects that agents use; asks the package index.
 	@$(BIN)/python -m tests.fit
