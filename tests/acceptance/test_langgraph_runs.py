@@ -77,6 +77,26 @@ def made(lg: Lg) -> str:
     return str(lg.ask("POST", "/assistants", {"graph_id": "agent0", "name": "Mine"})["assistant_id"])
 
 
+def test_a_run_has_the_category_conversation_and_the_homes_own_file_of_it_counts(lg: Lg) -> None:
+    file = lg.constellation.home.categories / "conversation.toml"
+    before = file.read_text()
+    file.write_text(before.replace('  "memory.put",\n', ""))
+    try:
+        thread = lg.thread()
+        body = {"assistant_id": "agent0", "input": said("Remember: the pump was replaced")}
+        run = lg.ask("POST", f"/threads/{thread}/runs", body)
+        (waiting,) = lg.until_waiting(thread)["interrupts"].values()
+    finally:
+        file.write_text(before)
+    assert run["metadata"]["turnkeeper"]["category"] == "conversation"
+    assert waiting[0]["value"]["turnkeeper"]["missing_scope"] == "memory.put"
+
+
+def test_a_run_that_begins_later_has_the_category_of_crons(lg: Lg) -> None:
+    run = lg.ask("POST", f"/threads/{lg.thread()}/runs", RUN | {"after_seconds": 3600})
+    assert run["metadata"]["turnkeeper"]["category"] == "loop"
+
+
 def test_get_health(lg: Lg) -> None:
     assert lg.ask("GET", "/health", headers={"x-api-key": ""}) == {"ok": True}
 
