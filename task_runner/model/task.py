@@ -287,7 +287,7 @@ class Task:
         fires: the number of accepted fires of any kind.
         missed: the number of scheduled times that catch-up skipped or folded.
         rewound_until: the cursor before the clock stepped back, up to which fires may exist already; else None.
-        usage: the usage of the task's turns on the newest day on which a turn ended; None without a budget.
+        usage: the usage of the task's turns on the newest day on which a turn ended; None before the first.
         pacing: the progress of a task that is or was self-paced; else None.
     """
 

@@ -18,7 +18,7 @@ HOURLY = ("turns_per_hour", "tokens_per_hour")
 DEFAULT_HOURLY = {"turns_per_hour": 600}  # the hourly limit of a self-paced task whose budget sets none
 KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), MONEY, *HOURLY)
 LARGEST = 1_000_000_000_000
-_BUDGET = "budget: "  # the prefix of the reason for a pause
+BUDGET = "budget: "  # the prefix of the reason for a pause
 _SECOND = timedelta(seconds=1)
 
 
@@ -61,18 +61,20 @@ def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
     """Count the ended turns. Return the task and the reason to pause it; the reason is empty if it need not pause."""
     reason = ""
     for turn in ended:
-        failures = _failures(task.failures, turn.fire)
-        task = task if failures == task.failures else replace(task, failures=failures)
-        if task.definition.budget:
-            task = replace(task, usage=_used(task, turn))
-            reason = reason or _reached(task, turn.fire)
-        reason = reason or _too_many_failures(task.definition, task.failures, turn.fire)
+        task = replace(task, failures=_failures(task.failures, turn.fire), usage=_used(task, turn))
+        reason = reason or _reached(task, turn.fire) or _too_many_failures(task.definition, task.failures, turn.fire)
     return task, reason[:LONGEST_REASON]
+
+
+def used_up(task: Task, now: datetime) -> str:
+    """Return the reason to pause a task that reached a limit of today before the limit was set; empty if it did not."""
+    is_today = task.usage is not None and task.usage.day == now.astimezone(zone(task.definition.timezone)).date()
+    return _reached(task) if is_today else ""
 
 
 def pauses_until(task: Task, reason: str) -> datetime | None:
     """Return the end of the day if a daily limit is the reason for a pause; None for any other reason."""
-    if task.usage is None or not (reason.startswith(_BUDGET) and reason.partition(" is ")[0].endswith("_day")):
+    if task.usage is None or not (reason.startswith(BUDGET) and reason.partition(" is ")[0].endswith("_day")):
         return None
     return datetime.combine(task.usage.day + timedelta(days=1), time(), zone(task.definition.timezone)).astimezone(UTC)
 
@@ -99,7 +101,8 @@ def _used(task: Task, turn: Ended) -> Usage:
     return replace(before, turns=before.turns + 1, spent=spent, tokens=tokens, money=money)
 
 
-def _reached(task: Task, fire: Fire) -> str:
+def _reached(task: Task, fire: Fire | None = None) -> str:
+    """Return the limit of the day, or of a fire, that is reached, and what was used; empty if none is reached."""
     usage = task.usage
     assert usage is not None
     used = {
@@ -107,14 +110,14 @@ def _reached(task: Task, fire: Fire) -> str:
         "seconds_per_day": usage.spent // _SECOND,
         "tokens_per_day": usage.tokens,
         MONEY: usage.money,
-        # A retry would need more turns than the limit allows.
-        "turns_per_fire": fire.attempt - 1 if fire.outcome is Outcome.PENDING else 0,
-        "seconds_per_fire": fire.spent // _SECOND,
-        "tokens_per_fire": fire.tokens,
     }
+    if fire is not None:
+        # A retry would need more turns than the limit allows.
+        used["turns_per_fire"] = fire.attempt - 1 if fire.outcome is Outcome.PENDING else 0
+        used |= {"seconds_per_fire": fire.spent // _SECOND, "tokens_per_fire": fire.tokens}
     for key, limit in sorted(task.definition.budget, key=lambda one: one[0].endswith("_day")):
         if used.get(key, 0) >= limit:
-            where = f"on {usage.day}" if key.endswith("_day") else f"by {fire.fire_id}"
+            where = f"by {fire.fire_id}" if fire is not None and key.endswith("_fire") else f"on {usage.day}"
             shown = [amount / 1e6 if key == MONEY else amount for amount in (limit, used[key])]
-            return f"{_BUDGET}{key} is {shown[0]}, {shown[1]} used {where}"
+            return f"{BUDGET}{key} is {shown[0]}, {shown[1]} used {where}"
     return ""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from task_runner.model import task as model
 from task_runner.model.task import Definition, Fire, FireKind, Snapshot, Task, TaskState
-from task_runner.planner import entries, event_triggers, planner, self_paced
+from task_runner.planner import budgets, entries, event_triggers, planner, self_paced
 from task_runner.planner.log_records import LogRecord, committed
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
@@ -98,6 +98,8 @@ def update(
 ) -> Changed:
     """Give a task a new definition from now on, and record who edited it. No past time becomes due by the edit.
 
+    If a new daily budget is already used up today, the task is paused until the next day.
+
     Raises:
         Conflict: `revision` is neither 0 nor the task's newest revision.
     """
@@ -127,6 +129,10 @@ def update(
         events += planning.write_plans(session, [(fresh, gone)]).events
     events += planning.plan_tasks(session, [task.id], now).events
     changed = changed_fields(task.definition, definition)
+    why = budgets.used_up(revised, now) if "budget" in changed else ""
+    if why and _snapshot(session, task.id).task.state is TaskState.ACTIVE:
+        until = budgets.pauses_until(revised, why)
+        events += stop(session, task.id, TaskState.PAUSED, why, now, until=until).events
     record = {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}
     events.append(LogRecord("task.updated", record))
     return Changed(task=_snapshot(session, task.id).task, events=events, action="updated", fields=changed)

@@ -9,6 +9,7 @@ from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
 from task_runner.planner import event_triggers, overlap
+from task_runner.planner.budgets import BUDGET
 from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.causes import cause_of, lasting
@@ -134,8 +135,11 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
         newest_meant=not request.at,
     )
     said, outages = explained(asked), session.outages_of_all_kinds()
-    cause = cause_of(said.entry, asked.definition.grace, outages, _within(said.entry, at)) if said.entry else ""
-    said = said._replace(lines=(*said.lines, *_why(said, asked, cause, outages), *_lost(said.entry, outages)))
+    covered = at if (entry := said.entry) and entry.first_at <= at <= entry.last_at else None  # none by a manual fire
+    cause = cause_of(entry, asked.definition.grace, outages, covered) if entry else ""
+    said = said._replace(lines=(*said.lines, *_why(said, asked, cause, outages), *_lost(entry, outages)))
+    if asked.newest_meant and (stop := _stop_by_budget(task, outages)):
+        said = said._replace(verdict="budget", lines=(stop, *said.lines))
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
     stamp(answer.at, at)
     if not asked.is_before_creation:
@@ -150,9 +154,15 @@ def in_force(revisions: Sequence[model.Revision], at: datetime) -> model.Revisio
     return next((each for each in reversed(revisions) if each.valid_from <= at), revisions[0])
 
 
-def _within(entry: Fire, at: datetime) -> datetime | None:
-    """Return a time that an entry covers; None if it covers only other times, for example as a manual fire."""
-    return at if entry.first_at <= at <= entry.last_at else None
+def _stop_by_budget(task: Task, outages: Sequence[Outage]) -> str:
+    """Return a sentence that says since when and until when a task's budget stops it; empty if it does not now."""
+    if task.state is not TaskState.PAUSED or not task.reason.startswith(BUDGET):
+        return ""
+    stops = [each for each in outages if each.lasts and each.task_id == task.id and each.cause is Cause.PAUSED]
+    since = f" since {rfc3339(stops[0].since.replace(microsecond=0))}" if stops else ""
+    name = task.definition.name
+    until = rfc3339(task.wake_at) if task.wake_at else f"you resume it (turnkeeper task resume {name})"
+    return f"The budget of {name} stops it{since} until {until}: {task.reason.removeprefix(BUDGET)}."
 
 
 def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outage]) -> list[str]:
@@ -206,14 +216,8 @@ def explained(asked: Question) -> Explanation:
         return _of_self_paced(asked)
     if not asked.is_before_creation and asked.definition.schedule.kind is ScheduleKind.ON:
         return _of_event_task(asked)
-    covering = next(
-        (
-            each
-            for each in asked.entries
-            if each.kind is FireKind.SCHEDULED and each.count and each.first_at <= asked.at <= each.last_at
-        ),
-        None,
-    )
+    scheduled = [each for each in asked.entries if each.kind is FireKind.SCHEDULED and each.count]
+    covering = next((each for each in scheduled if each.first_at <= asked.at <= each.last_at), None)
     others = tuple(line for each in asked.entries if each is not covering for line in _also_fired(each))
     if events := _of_events(asked.entries):
         others += _events(asked.definition, events, asked.notes).lines
@@ -296,11 +300,7 @@ def _of_nothing(asked: Question) -> Explanation:
 
 def _stopped(task: Task) -> Explanation | None:
     why = f": {task.reason}" if task.reason else ""
-    back = (
-        f" It resumes automatically at {rfc3339(task.wake_at)}."
-        if task.wake_at and task.state is TaskState.PAUSED
-        else ""
-    )
+    back = f" It resumes automatically at {rfc3339(task.wake_at)}." if task.wake_at else ""
     skipped = "Times that come due meanwhile are skipped when it is"
     lines = {
         TaskState.PAUSED: f"The task is paused{why}. {skipped} resumed.{back}",
@@ -314,7 +314,7 @@ def _stopped(task: Task) -> Explanation | None:
         lines[TaskState.DISABLED] = f"The loop is stopped. {skipped} resumed."
     if task.state not in lines:
         return None
-    verdict = "budget" if task.state is TaskState.PAUSED and task.reason.startswith("budget: ") else task.state.value
+    verdict = "budget" if task.state is TaskState.PAUSED and task.reason.startswith(BUDGET) else task.state.value
     return Explanation(verdict, (lines[task.state],))
 
 

@@ -46,17 +46,9 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
     glances = session.fires.glances([task.id for task in found])
     gone = away(session, now)
     # Computing lateness reads the history of each task, which is too slow for a long list.
-    looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
-    shown = [
-        show_task(
-            task,
-            glances[task.id],
-            now,
-            session.fires.lateness(task.id, LATENESS_OF) if task.id in looked_at else (),
-            away=bool(gone),
-        )
-        for task in found
-    ]
+    few = found if len(found) <= _LATENESS_UP_TO else []
+    late = {task.id: session.fires.lateness(task.id, LATENESS_OF) for task in few}
+    shown = [show_task(task, glances[task.id], now, late.get(task.id, ()), away=bool(gone)) for task in found]
     edited = session.tasks.edited_at([task.id for task in found if task.revision > 1])
     for each in shown:
         stamp(each.updated_at, edited.get(each.id))

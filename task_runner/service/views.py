@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -25,6 +26,8 @@ _SHOWN = (
     (frozenset({Outcome.RUNNING}), "running"),
     (UNDER_WAY | {Outcome.PENDING, Outcome.WAITING}, "waiting"),
 )
+_COPIED = ("fire_id", "task_id", "reason", "count", "attempt", "turn_id", "entry_id")  # of a ledger entry
+_TIMES = ("nominal_at", "due_at", "fired_at", "accepted_at", "started_at", "ended_at")
 STATES = frozenset({*(state.value for state in TaskState), *(shown for _, shown in _SHOWN)})
 
 
@@ -120,25 +123,10 @@ def _waits_for(glance: Glance, *, away: bool) -> str:
 
 def show_fire(fire: Fire, name: str, cause: str = "") -> wire.Fire:
     """Return a ledger entry as a protobuf message."""
-    shown = wire.Fire(
-        fire_id=fire.fire_id,
-        task_id=fire.task_id,
-        task_name=name,
-        kind=fire.kind.value,
-        outcome=fire.outcome.value,
-        reason=fire.reason,
-        count=fire.count,
-        attempt=fire.attempt,
-        turn_id=fire.turn_id,
-        entry_id=fire.entry_id,
-        cause=cause,
-    )
-    stamp(shown.nominal_at, fire.nominal_at)
-    stamp(shown.due_at, fire.due_at)
-    stamp(shown.fired_at, fire.fired_at)
-    stamp(shown.accepted_at, fire.accepted_at)
-    stamp(shown.started_at, fire.started_at)
-    stamp(shown.ended_at, fire.ended_at)
+    copied: dict[str, Any] = {each: getattr(fire, each) for each in _COPIED}
+    shown = wire.Fire(task_name=name, kind=fire.kind.value, outcome=fire.outcome.value, cause=cause, **copied)
+    for each in _TIMES:
+        stamp(getattr(shown, each), getattr(fire, each))
     stamp(shown.first_nominal_at, fire.first_at)
     stamp(shown.last_nominal_at, fire.last_at)
     if fire.fired_at is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from examples.demo.history import Outside
 from tests.support.constellation import Constellation
 from tests.support.program import DELIVERY
 from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
+from tests.support.web import serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import with_key
 from turnkeeper.constellation.delivery.send import send
@@ -142,6 +144,39 @@ def test_a_command_gets_the_arguments_of_the_call_that_waits_and_the_link_that_d
     assert "the boiler is old" in arguments
     assert link.startswith("https://home.example/hooks/decide/")
     assert text.endswith(f"{tool}: {arguments}\n\nDecide it here, once, within a day: {link}")
+
+
+def test_a_stop_by_the_budget_is_delivered_once_to_those_who_are_told_of_failures(
+    constellation: Constellation, hook: Hook
+) -> None:
+    def spend(name: str) -> None:
+        constellation.create(name, "--every", "1d", "--budget", "tokens_per_fire=1")
+        constellation.command("turnkeeper", "task", "run", name, "--wait")
+
+    allow(constellation, hook.place)
+    add(constellation, "ops", "--webhook", f"http://{hook.place}/", "--on", "failure")
+    with delivering(constellation):
+        spend("news")
+        (told,) = until(constellation, hook, "news")
+        (task,) = constellation.ask("turnkeeper", "task", "list")
+        stop = "its budget stops it until you resume it: tokens_per_fire is 1, "
+        assert (told.said["type"], told.said["data"]["outcome"]) == ("task.stopped", "stopped")
+        assert told.said["data"]["reason"].startswith(stop)
+        assert told.said["data"]["channel"] == task["channel"]
+        constellation.until("the delivery to be on record", lambda: log_of(constellation)[0]["state"] == "delivered")
+    with delivering(constellation):  # it looks at all stops again, before it reads the next one
+        spend("weather")
+        until(constellation, hook, "weather")
+    assert [len(hook.about(name)) for name in ("news", "weather")] == [1, 1]
+    told_first = constellation.command("turnkeeper", "task", "explain", "news").partition("\n")[0]
+    assert re.match(r"The budget of news stops it since .+ until you resume it .*: tokens_per_fire is 1, ", told_first)
+    with serving(constellation.home) as web:
+        web.log_in()
+        assert "Stopped by a budget" in (page := web.ask("/ui/", cookie=web.cookie).body)
+        assert re.search(r"<strong>weather</strong> .*tokens_per_fire is 1, .*until you resume it", page)
+        constellation.command("turnkeeper", "task", "resume", "news")
+        constellation.command("turnkeeper", "task", "resume", "weather")
+        constellation.until("no stop", lambda: "Stopped by a budget" not in web.ask("/ui/", cookie=web.cookie).body)
 
 
 def test_a_time_that_was_missed_is_delivered_as_a_failure_once(constellation: Constellation, hook: Hook) -> None:

@@ -27,17 +27,18 @@ METHODS = (
     *("stream", "astream", "transform", "atransform", "astream_log", "astream_events", "stream_events"),
 )
 BUILDERS = (
+    *("bind", "with_config", "with_retry", "with_fallbacks", "with_listeners", "with_alisteners", "with_types"),
     *(
-        "bind",
-        "with_config",
-        "with_retry",
-        "with_fallbacks",
-        "with_listeners",
-        "with_alisteners",
-        "with_types",
         "as_tool",
+        "pipe",
+        "map",
+        "pick",
+        "assign",
+        "__or__",
+        "__ror__",
+        "configurable_fields",
+        "configurable_alternatives",
     ),
-    *("pipe", "map", "pick", "assign", "__or__", "__ror__", "configurable_fields", "configurable_alternatives"),
 )
 LOOKUP = "__getattribute__"
 _GUARDED = (*METHODS, *BUILDERS, LOOKUP)

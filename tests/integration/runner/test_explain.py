@@ -210,7 +210,7 @@ async def test_budget(rig: Rig, peer: Peer) -> None:
         (
             {"budget": {"turns_per_day": 1}},
             State.SUCCEEDED,
-            "succeeded",
+            "budget",
             "budget",
             "turns_per_day is 1, 1 used on 2026-03-02",
         ),
@@ -231,6 +231,33 @@ async def test_without_a_time_a_task_that_was_paused_is_explained_by_its_pause(
     text = " ".join(answer.lines)
     assert answer.at.ToDatetime(tzinfo=UTC) == T0 + timedelta(seconds=240)
     assert (answer.verdict, "The task is paused: " in text, reason in text) == (verdict, True, True), text
+
+
+@pytest.mark.parametrize(
+    ("key", "ends"),
+    [
+        ("turns_per_day", "until 2026-03-03T00:00:00Z"),
+        ("tokens_per_fire", "until you resume it (turnkeeper task resume digest)"),
+    ],
+)
+async def test_without_a_time_a_task_that_its_budget_stops_is_explained_by_that_first(
+    rig: Rig, peer: Peer, key: str, ends: str
+) -> None:
+    await rig.create(budget={key: 1})
+    await rig.pass_time(60)
+    async with rig.running():
+        rig.dispatcher.wake()
+        await rig.trail.saw("fire.accepted")
+        await peer.play(peer.received[-1].fire_id, State.SUCCEEDED, tokens_in=1)
+        await rig.trail.saw("task.paused")
+    for seconds in (1, 200):  # before another time comes due, and after
+        rig.clock.advance(seconds)
+        answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
+        first = f"The budget of digest stops it since 2026-03-02T09:01:00Z {ends}: {key} is 1, 1 used "
+        assert (answer.verdict, answer.lines[0].startswith(first)) == ("budget", True), answer.lines
+    assert (await asked(rig, 60))[0] == "succeeded", "a time that is named is explained as before"
+    await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
+    assert "The budget" not in (await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))).lines[0]
 
 
 async def test_superseded_by_an_edit_and_the_revision_then_in_force(rig: Rig, peer: Peer) -> None:

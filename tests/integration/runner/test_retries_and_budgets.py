@@ -169,3 +169,41 @@ async def test_a_budget_of_turns_ends_the_retries_of_a_fire(rig: Rig, peer: Peer
     assert "turns_per_fire is 2, 2 used" in (await rig.task()).paused_note
     assert await rig.history() == [("skipped", "paused", 1)]
     assert len(peer.received) == 2
+
+
+async def budgeted(rig: Rig, **budget: int) -> wire.Task:
+    """Give the task this budget, as an edit does; return the task after it."""
+    spec = (await rig.task()).spec
+    spec.budget.update(budget)
+    return (await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))).task
+
+
+async def test_a_days_budget_counts_what_the_task_used_that_day_before_the_edit_that_set_it(
+    rig: Rig, peer: Peer
+) -> None:
+    await rig.create()
+    async with rig.running():
+        for _ in range(2):
+            await fire(rig, peer, State.SUCCEEDED, tokens=60)
+        assert (await budgeted(rig, tokens_per_day=150)).state == "active"
+        await fire(rig, peer, State.SUCCEEDED, tokens=60)
+        await rig.trail.saw("task.paused")
+    assert (await rig.task()).paused_note == "budget: tokens_per_day is 150, 180 used on 2026-03-02"
+
+
+async def test_an_edit_that_sets_a_days_budget_below_what_was_used_stops_the_task_until_the_next_day(
+    rig: Rig, peer: Peer
+) -> None:
+    await rig.create()
+    async with rig.running():
+        await fire(rig, peer, State.SUCCEEDED, tokens=60)
+        task = await budgeted(rig, tokens_per_day=60)
+        assert (task.state, task.paused_note) == ("paused", "budget: tokens_per_day is 60, 60 used on 2026-03-02")
+        assert task.paused_until.ToDatetime().isoformat() == "2026-03-03T00:00:00"
+        await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
+        spec = (await rig.task()).spec
+        spec.prompt = "another"
+        await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
+        assert (await rig.task()).state == "active", "only an edit of the budget looks at what was used"
+        rig.clock.advance(86_400)
+        assert (await budgeted(rig, tokens_per_day=50)).state != "paused", "the next day begins at nothing"

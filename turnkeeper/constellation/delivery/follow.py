@@ -8,6 +8,7 @@ became a turn has no event; the ledger names it.
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ NEVER_BEGAN = {
     "quarantined": "it could not be started, so the task was quarantined",
 }
 LOOK_BACK = timedelta(days=30)  # at each start, how old a skipped time may be that was not delivered before
+BUDGET = "budget: "  # the beginning of the note of a pause by a budget
 NEWEST_OF_ALL, NEWEST_OF_ONE = 500, 20
 AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # pauses before asking the ledger again about a fire that is still open
 NEWEST_TURNS = 20
@@ -125,8 +127,24 @@ def skipped(fire: schedules.Fire, since: datetime) -> Delivery | None:
     )  # fmt: skip
 
 
+def stopped(task: schedules.Task, since: datetime) -> Delivery | None:
+    """Return the outbox row for a stop by a budget. None if no budget stops the task, or it fired last before `since`.
+
+    The reason names the day or the fire, and what was used, so that it identifies the stop.
+    """
+    at, why = task.last_fire_at.ToDatetime(UTC), task.paused_note.removeprefix(BUDGET)
+    if task.state != "paused" or why == task.paused_note or at < since:
+        return None
+    until = rfc3339(task.paused_until.ToDatetime(UTC)) if task.HasField("paused_until") else "you resume it"
+    said = {"outcome": "stopped", "reason": f"its budget stops it until {until}: {why}", "text": ""}
+    return Delivery(
+        key=f"{task.id}:{why}:stopped", kind="skipped", state=SETTLING, next_us=to_us(at), made_us=to_us(at),
+        task_id=task.id, task=task.spec.name, body=json.dumps(said),
+    )  # fmt: skip
+
+
 class Overlooker:
-    """The reader of the ledger, which writes fires that never became a turn into the outbox."""
+    """The reader of the ledger and of stops by budgets: it writes what no turn event tells into the outbox."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, wake: Callable[[], None]) -> None:
         self._store, self._daemons, self._clock, self._wake = store, daemons, clock, wake
@@ -136,8 +154,14 @@ class Overlooker:
         async for told in self._daemons.WatchTasks(schedules.WatchTasksRequest(names_only=True)):
             if not told.task_id:
                 await self.look("", NEWEST_OF_ALL)
+                paused = await self._daemons.ListTasks(schedules.ListTasksRequest(state="paused"))
+                await self._put([stopped(task, await self._since()) for task in paused.tasks])
             elif told.change == "changed":
                 await self.look(told.task_id, NEWEST_OF_ONE)
+            elif told.change == "paused":
+                with suppress(NotFound):
+                    task = await self._daemons.GetTask(schedules.GetTaskRequest(name=told.task_id))
+                    await self._put([stopped(task, await self._since())])
 
     async def look(self, name: str, most: int) -> None:
         """Write the newest skipped times of a task, or of all, into the outbox. Those that it has are not repeated."""
@@ -146,8 +170,15 @@ class Overlooker:
             fires = (await self._daemons.ListFires(asked)).fires
         except NotFound:  # the task was deleted, and so was its history
             return
-        since = max(await self._store.run(outbox.began), self._clock.now() - LOOK_BACK)
-        if rows := [row for fire in fires if (row := skipped(fire, since))]:
+        since = await self._since()
+        await self._put([skipped(fire, since) for fire in fires])
+
+    async def _since(self) -> datetime:
+        since: datetime = max(await self._store.run(outbox.began), self._clock.now() - LOOK_BACK)
+        return since
+
+    async def _put(self, found: list[Delivery | None]) -> None:
+        if rows := [row for row in found if row]:
             await self._store.run(partial(outbox.put, rows=rows))
             self._wake()
 
@@ -220,7 +251,7 @@ class Settler:
         ]  # fmt: skip
 
     async def _skipped(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the result of skipped times, with the channel of their task. Empty if the task was deleted."""
+        """Return the result of skipped times or a stop, with the task's channel. Empty if the task was deleted."""
         try:
             task = await self._daemons.GetTask(schedules.GetTaskRequest(name=row.task_id))
         except NotFound:

@@ -36,7 +36,7 @@ _FAULTS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutExc
 _NOT_TAKEN = "the service could not be reached, or did not take it; to see why, run: apprise -vv -b hello URL"
 _OVER = 410  # Gone: the receiver wants no more
 _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
-_ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run"}
+_ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run", "stopped": "was stopped"}
 
 
 class Refused(TurnkeeperError):

@@ -42,7 +42,7 @@ class Reads:
         self._shell, self._ask = shell, shell.ask
 
     async def today(self, request: Request) -> Response:
-        """Show pending decisions, failures since yesterday, the next fires, and the tokens of the day."""
+        """Show pending decisions, stops by budgets, failures since yesterday, the next fires, and the day's tokens."""
         times = self._shell.times()
         midnight = times.now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
         cards, fires, tasks, turns, (spent, _) = await asyncio.gather(
@@ -58,6 +58,7 @@ class Reads:
             request, "today.html", title="Today", topics="tasks turns", cards=cards, wrong=wrong,
             zones=zones, soon=views.soonest(tasks.tasks, NEXT), spent=views.by(spent, "name"),
             said=[turn for turn in turns.turns if turn.summary][:MOST_SAID],
+            stopped=views.stopped_by_budget(tasks.tasks),
         )  # fmt: skip
 
     async def _stored(self, read: Awaitable[Any]) -> tuple[Any, str]:

@@ -227,6 +227,12 @@ def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[schedul
     return [fire for fire, at in times if at is not None and at >= since]
 
 
+def stopped_by_budget(tasks: Iterable[schedules.Task]) -> list[tuple[schedules.Task, str]]:
+    """Return the tasks that their budget stops now, each with the limit and what was used."""
+    why = ((task, task.paused_note.removeprefix("budget: ")) for task in tasks if task.state == "paused")
+    return [(task, limit) for task, limit in why if limit != task.paused_note]
+
+
 def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:
     """Return the first `most` tasks by next fire time, soonest first."""
     armed = [task for task in tasks if task.HasField("next_fire_at")]

@@ -1,11 +1,12 @@
 """Which turn events become deliveries."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from turnkeeper.constellation.delivery.follow import NEVER_BEGAN, delivery_key, skipped, taken
+from turnkeeper.constellation.delivery.follow import NEVER_BEGAN, delivery_key, skipped, stopped, taken
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -65,3 +66,31 @@ def test_a_time_that_the_author_ruled_out_is_not_delivered(reason: str) -> None:
 def test_a_time_before_the_first_start_is_not_delivered() -> None:
     assert skipped(missed("missed"), AT + timedelta(microseconds=1)) is None
     assert skipped(missed("missed", outcome="succeeded"), AT) is None
+
+
+def paused(note: str, *, until: datetime | None = None) -> schedules.Task:
+    task = schedules.Task(id="task-1", spec=schedules.TaskSpec(name="news"), state="paused", paused_note=note)
+    task.last_fire_at.FromDatetime(AT)
+    if until is not None:
+        task.paused_until.FromDatetime(until)
+    return task
+
+
+def test_each_stop_by_a_budget_is_delivered_once_with_its_end() -> None:
+    day = "budget: turns_per_day is 2, 2 used on 2026-11-20"
+    first, again = (stopped(paused(day, until=AT + timedelta(hours=16)), AT) for _ in range(2))
+    resumed = stopped(paused(day.replace("2 used", "3 used"), until=AT + timedelta(hours=16)), AT)
+    assert first is not None
+    assert resumed is not None
+    assert (first, first.key != resumed.key) == (again, True)
+    why = json.loads(first.body)["reason"]
+    assert why == "its budget stops it until 2026-11-21T00:00:00Z: turns_per_day is 2, 2 used on 2026-11-20"
+    by_fire = stopped(paused("budget: tokens_per_fire is 9, 12 used by f@1"), AT)
+    assert by_fire is not None
+    assert "until you resume it: tokens_per_fire" in json.loads(by_fire.body)["reason"]
+
+
+def test_another_pause_and_a_stop_of_before_are_not_delivered() -> None:
+    assert stopped(paused("on vacation"), AT) is None
+    assert stopped(paused("budget: turns_per_day is 2, 2 used on 2026-11-20"), AT + timedelta(seconds=1)) is None
+    assert stopped(schedules.Task(id="task-1", state="active"), AT) is None

@@ -341,3 +341,11 @@ async def test_what_became_of_a_decision_is_told_by_who_decided_and_how() -> Non
     assert told("deviation", "reject", agents.Deviation(lifecycle="kept", decided_by="gateway/web"))[0] == "good"
     assert told("deviation", "reject", agents.Deviation(lifecycle="open"))[0] == "bad"
     assert told("interrupt", "approve", None)[1] == "Your decision was not recorded: this no longer exists: put"
+
+
+def test_today_names_the_tasks_that_their_budget_stops_and_no_other_pause() -> None:
+    notes = {"spent": "budget: turns_per_day is 2, 2 used on 2026-11-22", "noted": "on vacation", "bare": ""}
+    tasks = [schedules.Task(spec={"name": name}, state="paused", paused_note=note) for name, note in notes.items()]
+    tasks.append(schedules.Task(spec={"name": "runs"}, state="active"))
+    found = [(task.spec.name, why) for task, why in views.stopped_by_budget(tasks)]
+    assert found == [("spent", "turns_per_day is 2, 2 used on 2026-11-22")]
