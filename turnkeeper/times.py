@@ -135,7 +135,7 @@ def _wall_time(words: str, now: datetime, *, past: bool) -> str:
     """Return the wall time of a day, a time of day, or both. Empty for any other text."""
     first, _, rest = words.partition(" ")
     day, rest = _day(first, now, past=past), rest.strip().removeprefix("at ")
-    hour = _time_of_day(rest if day else words.removeprefix("at "))
+    hour = time_of_day(rest if day else words)
     if hour is None and (day is None or rest):
         return ""
     at = (day or now).replace(
@@ -159,7 +159,9 @@ def _day(word: str, now: datetime, *, past: bool) -> datetime | None:
         return None
 
 
-def _time_of_day(text: str) -> tuple[int, int] | None:
+def time_of_day(text: str) -> tuple[int, int] | None:
+    """Return the hour and minute of a time of day such as `17:30` or `at 9am`; None for any other text."""
+    text = text.strip().lower().removeprefix("at ")
     found = _HOUR.fullmatch(text)
     if text in _HOURS or found is None or not (found[2] or found[3]):
         return _HOURS.get(text)

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from task_runner.model import task as model
-from task_runner.model.fields import parse_instant
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
 from task_runner.planner import event_triggers, overlap
 from task_runner.planner.budgets import BUDGET
@@ -14,15 +13,16 @@ from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.causes import cause_of, lasting
 from task_runner.service.changes import find
+from task_runner.service.explained_time import in_force, time_in_question
 from task_runner.service.views import show_fire, stamp
 from task_runner.store.rows import Cause, Note, Outage
 from task_runner.store.store import Session
+from turnkeeper.config.surfaces import offered
 from turnkeeper.times import format_duration, format_rough, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
 
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000
-_STAYS = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})  # the cursor stays meanwhile
 _SKIPPED = {
     "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs no missed fires.",
     "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
@@ -119,7 +119,7 @@ class Question:
 def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -> wire.ExplainFireResponse:
     """Answer from one transaction. Raises NotFound, or InvalidInput if the time cannot be parsed."""
     task = find(session, request.name)
-    at = _time_in_question(session, task, request.at, now)
+    at, day = time_in_question(session, task, request.at, now)
     revisions, entries = session.tasks.revisions(task.id), session.fires.touching(task.id, at, at)
     (snapshot,) = session.tasks.snapshots([task.id])
     asked = Question(
@@ -137,7 +137,8 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
     said, outages = explained(asked), session.outages_of_all_kinds()
     covered = at if (entry := said.entry) and entry.first_at <= at <= entry.last_at else None  # none by a manual fire
     cause = cause_of(entry, asked.definition.grace, outages, covered) if entry else ""
-    said = said._replace(lines=(*said.lines, *_why(said, asked, cause, outages), *_lost(entry, outages)))
+    more = *_followed(session, asked, entry), *_why(said, asked, cause, outages), *_lost(entry, outages)
+    said = said._replace(lines=(*said.lines, *more, *([day] if day else [])))
     if asked.newest_meant and (stop := _stop_by_budget(task, outages)):
         said = said._replace(verdict="budget", lines=(stop, *said.lines))
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
@@ -149,11 +150,6 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
     return answer
 
 
-def in_force(revisions: Sequence[model.Revision], at: datetime) -> model.Revision:
-    """Return the revision in force at a time; for a time before the first revision, return the first."""
-    return next((each for each in reversed(revisions) if each.valid_from <= at), revisions[0])
-
-
 def _stop_by_budget(task: Task, outages: Sequence[Outage]) -> str:
     """Return a sentence that says since when and until when a task's budget stops it; empty if it does not now."""
     if task.state is not TaskState.PAUSED or not task.reason.startswith(BUDGET):
@@ -163,6 +159,14 @@ def _stop_by_budget(task: Task, outages: Sequence[Outage]) -> str:
     name = task.definition.name
     until = rfc3339(task.wake_at) if task.wake_at else f"you resume it (turnkeeper task resume {name})"
     return f"The budget of {name} stops it{since} until {until}: {task.reason.removeprefix(BUDGET)}."
+
+
+def _followed(session: Session, asked: Question, entry: Fire | None) -> list[str]:
+    """Describe the fires of other tasks that led to an entry, or for which a task waits."""
+    note = asked.notes.get(entry.entry_id) if entry is not None else None
+    if asked.definition.schedule.kind is not ScheduleKind.ON or (entry is not None and note is None):
+        return []
+    return offered("tasks before", session, asked.task, note) or []
 
 
 def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outage]) -> list[str]:
@@ -178,26 +182,6 @@ def _lost(entry: Fire | None, outages: Sequence[Outage]) -> list[str]:
     """Describe the loss after which a fire was taken over from the runtime, if it was."""
     of = [each for each in outages if each.cause is Cause.LOST and each.task_id == (entry and entry.task_id)]
     return [f"The {each}." for each in of if entry and entry.fire_id and f" {entry.fire_id}," in each.why]
-
-
-def _time_in_question(session: Session, task: Task, text: str, now: datetime) -> datetime:
-    """Return the time in `text`. If `text` is empty, return the newest time that was due, or else the next."""
-    if text:
-        return parse_instant(text, task.definition.timezone, field="at").replace(microsecond=0)
-    this_second = now.replace(microsecond=0)
-    if is_self_paced(task.definition):
-        at = this_second
-    elif task.definition.on is not None and not task.definition.is_hybrid:
-        event = session.events.newest(task.id)
-        at = this_second if event is None else event.last_at
-    else:
-        timetable = timetable_of(task.definition)
-        last = timetable.last_at_or_before(now if task.state in _STAYS else min(now, task.cursor_at))
-        at = last if last is not None and last >= task.created_at else timetable.next_after(now) or last or now
-        newest = next(iter(session.fires.history(task.id, 1)), None)
-        if newest is not None and newest.kind is FireKind.MANUAL and (newest.nominal_at >= at or at > now):
-            at = newest.nominal_at
-    return max(at, task.created_at.replace(microsecond=0))
 
 
 def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
@@ -522,7 +506,7 @@ def _awaited(definition: Definition) -> list[str]:
         return []
     if (words := describe(definition)).startswith("after ") and not on.debounce:
         late = f"a success before {rfc3339(on.since)} does not count"
-        return [f"It fires {words} succeeded; {late}. Whether they did: turnkeeper task history"]
+        return [f"It fires {words} succeeded; {late}."]
     held = f" on which {', '.join(on.filters)} agree{'s' if len(on.filters) == 1 else ''}" if on.filters else ""
     opens = "opens" if definition.is_hybrid else "closes"
     span = format_duration(on.debounce)
@@ -533,7 +517,8 @@ def _awaited(definition: Definition) -> list[str]:
 def _of_event(entry: Fire, note: Note | None, definition: Definition) -> list[str]:
     cause = []
     if note is not None and note.cause:
-        chain = f", by way of {' → '.join(note.chain)}" if len(note.chain) > 1 else ""
+        how = "by way of" if len(note.chain) > 1 else "a fire of"
+        chain = f", {how} {' → '.join(note.chain)}" if note.chain else ""
         cause = [f"That event came from {note.cause}{chain}."]
     if entry.fire_id:
         event = f"{note.event} ({note.event_id}) of {rfc3339(note.at)}" if note else "an event"

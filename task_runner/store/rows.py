@@ -442,7 +442,7 @@ def signature_of(text: str) -> str:
 def decode_definition(text: str) -> Definition:
     """Parse a definition that :func:`encode_definition` wrote. Missing fields have their defaults."""
     stored: dict[str, Any] = json.loads(text)
-    schedule = stored["schedule"]
+    schedule, maker = stored["schedule"], stored.get("created_by")
     return Definition(
         schedule=Schedule(
             kind=model.ScheduleKind(schedule["kind"]),
@@ -450,14 +450,10 @@ def decode_definition(text: str) -> Definition:
             anchor_at=_at(schedule["anchor_at"]),
             declared_in=schedule["declared_in"],
         ),
-        created_by=_maker(stored.get("created_by")),
+        created_by=None if maker is None else model.CreatedBy(turn_id=maker[0], category=maker[1], agent=maker[2]),
         on=_trigger(stored.get("on")),
         **{field.name: field.kind.load(stored[field.name]) for field in DIRECT if stored.get(field.name) is not None},
     )
-
-
-def _maker(said: list[str] | None) -> model.CreatedBy | None:
-    return None if said is None else model.CreatedBy(turn_id=said[0], category=said[1], agent=said[2])
 
 
 def _trigger(said: list[Any] | None) -> EventTrigger | None:

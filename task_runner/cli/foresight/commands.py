@@ -19,20 +19,23 @@ from turnkeeper import console
 from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.times import EPOCH, parse_duration, parse_rfc3339, rfc3339
+from turnkeeper.times import EPOCH, parse_duration, parse_rfc3339, rfc3339, time_of_day
 from turnkeeper.v1 import schedules_pb2 as wire
 
 
 def explain(
     name: NameArgument,
-    at: Annotated[str, typer.Option(help="The time to explain; default the newest fire.")] = "",
+    at: Annotated[
+        str, typer.Option(help="The time to explain; default the newest fire. Without a day, the nearest with a fire.")
+    ] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Explain what happened or will happen at a time, and which rule decides.
 
     Example: turnkeeper task explain digest --at 2026-11-20T09:00
     """
-    answer = runner().call(wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
+    given = at if time_of_day(at) else console.time_given(at, past=True)
+    answer = runner().call(wire.ExplainFireRequest(name=name, at=given))
     if output in {console.Output.TABLE, console.Output.WIDE}:
         for line in (*answer.lines, *(offered("deliveries of a fire", console.home(), answer.fire.fire_id) or ())):
             console.say(console.for_people(line))

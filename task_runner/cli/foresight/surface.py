@@ -18,6 +18,11 @@ SURFACE = Surface(
         "Simulate": "task_runner.service.simulate:answer",
         "BackfillTask": "task_runner.service.backfill:backfill",
     },
-    also=("task_runner.service.backfill", "task_runner.service.explain", "task_runner.service.simulate"),
+    also=(
+        "task_runner.service.backfill",
+        "task_runner.service.explain",
+        "task_runner.service.explained_time",
+        "task_runner.service.simulate",
+    ),
     needs=("declarations",),
 )

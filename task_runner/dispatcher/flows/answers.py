@@ -1,4 +1,4 @@
-"""Tasks that follow others: the answers that they get, and whether all tasks before them have succeeded.
+"""Tasks that follow others: the answers that they get, and which tasks before them have succeeded.
 
 A task follows others by the filter `after=a,b` of `task.succeeded`. The answers are read before the transaction that
 records an outcome. If the runtime does not answer, the outcome is read again later, so no answer is lost.
@@ -7,18 +7,30 @@ records an outcome. If the runtime does not answer, the outcome is read again la
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from task_runner.dispatcher.flows.prompts import LONGEST, names_before
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.events import SUCCEEDED, Event
-from task_runner.model.task import Definition, Outcome, Task, TaskState, thread_of
+from task_runner.model.task import Definition, Fire, Outcome, Task, TaskState, thread_of
+from task_runner.store.rows import Note
 from task_runner.store.store import Session, Store
 from turnkeeper.errors import NotFound
+from turnkeeper.times import EPOCH, rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NEWEST_TURNS = 20  # of a thread; a turn that has just ended is among them
+NEWEST_FIRES = 50  # of a task that another one follows
 _ENDED = frozenset({wire.TurnEvent.SUCCEEDED, wire.TurnEvent.SILENT, wire.TurnEvent.DELIVERED})
+_DID = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.REJECTED: "was rejected",
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.INTERRUPTED: "waits for its author",
+    Outcome.HELD: "waits for its author",
+}
 
 
 class Source(NamedTuple):
@@ -51,15 +63,21 @@ def is_whole(session: Session, task: Task, event: Event) -> bool:
     others = set(before(task)) - {event.task_name}
     if event.name != SUCCEEDED or not others or task.definition.on is None:
         return True
-    newest, since = session.events.newest(task.id), task.definition.on.since
-    if newest is not None and (note := session.events.notes([newest.entry_id]).get(newest.entry_id)):
-        since = max(since, note.at)
+    since = _counts_from(session, task)
     for name in others:
         found = _newest(session, session.tasks.find(name))
         ended_at = found[1].ended_at if found else None
         if ended_at is None or not (since < ended_at and (ended_at, name) <= (event.at, event.task_name)):
             return False
     return True
+
+
+def _counts_from(session: Session, task: Task) -> datetime:
+    """Return the time after which successes of other tasks count for the next fire of a task."""
+    newest, since = session.events.newest(task.id), task.definition.on.since if task.definition.on else EPOCH
+    if newest is not None and (note := session.events.notes([newest.entry_id]).get(newest.entry_id)):
+        return max(since, note.at)
+    return since
 
 
 async def answers(
@@ -122,3 +140,52 @@ async def _answer(runtime: Runtime, source: Source) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+
+
+def explained(session: Session, task: Task, note: Note | None) -> list[str]:
+    """Return a sentence about each task that a task follows; empty if it follows none by `after`.
+
+    With the note of an entry, name the fires that led to that entry. Without a note, say what the task waits for now.
+    """
+    found = {name: _fires(session, session.tasks.find(name)) for name in before(task)}
+    if note is not None:
+        good = {name: _success(fires or (), note.at) for name, fires in found.items()}
+        return [f"{name} had succeeded: {_ended(fire)}." for name, fire in good.items() if fire is not None]
+    since = _counts_from(session, task)
+    return [_standing(name, fires, since) for name, fires in found.items()]
+
+
+def _fires(session: Session, task: Task | None) -> Sequence[Fire] | None:
+    """Return the newest fires of a task, newest first; None if there is no such task."""
+    if task is None or task.state is TaskState.DELETED:
+        return None
+    entries, _ = session.fires.page(NEWEST_FIRES, task_id=task.id, without_folded=True)
+    return [entry for entry in entries if entry.fire_id]
+
+
+def _success(fires: Sequence[Fire], until: datetime) -> Fire | None:
+    good = (one for one in fires if one.outcome is Outcome.SUCCEEDED and one.ended_at and one.ended_at <= until)
+    return next(good, None)
+
+
+def _ended(fire: Fire) -> str:
+    return f"{fire.fire_id}, at {rfc3339(fire.ended_at)}" if fire.ended_at else fire.fire_id
+
+
+def _standing(name: str, fires: Sequence[Fire] | None, since: datetime) -> str:
+    """Return whether a task has succeeded after `since`, or else what its newest fire did."""
+    if fires is None:
+        return f"It waits for {name}, and no task has that name."
+    good = next(
+        (one for one in fires if one.outcome is Outcome.SUCCEEDED and one.ended_at and one.ended_at > since), None
+    )
+    if good is not None:
+        return f"{name} has succeeded: {_ended(good)}."
+    if not fires:
+        return f"It waits for {name}, which has not fired."
+    newest = fires[0]
+    at = f" at {rfc3339(newest.ended_at)}" if newest.ended_at else ""
+    why = f": {newest.reason}" if newest.reason else ""
+    if newest.outcome is Outcome.SUCCEEDED:
+        why = " and has counted"
+    return f"It waits for {name}, whose newest fire {newest.fire_id} {_DID.get(newest.outcome, 'is open')}{at}{why}."

@@ -298,3 +298,38 @@ async def test_of_a_task_that_was_never_due_the_next_time_is_told(rig: Rig) -> N
     answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
     assert answer.verdict == "future"
     assert "2026-03-03T07:00:00Z" in " ".join(answer.lines)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hours_later", "given", "taken", "why"),
+    [
+        ({"cron": "59 4 * * *"}, 66, "04:59", "Thu 2026-03-05 04:59", "the nearest with a fire"),  # now Thursday 03:00
+        ({"cron": "59 4 * * *"}, 71, "4:59am", "Thu 2026-03-05 04:59", "the nearest with a fire"),  # now 08:00
+        ({"cron": "59 4 * * 3"}, 66, "04:59", "Wed 2026-03-04 04:59", "the nearest with a fire"),
+        ({"cron": "0 9 * * *"}, 66, "at 04:59", "Thu 2026-03-05 04:59", "the nearest; the task has no fire"),
+        ({"cron": "59 4 * * *"}, 1, "04:59", "Tue 2026-03-03 04:59", "the nearest with a fire"),  # created at nine
+    ],
+)
+async def test_a_time_of_day_is_the_nearest_with_a_fire_and_the_day_is_said(
+    rig: Rig, schedule: dict[str, str], hours_later: int, given: str, taken: str, why: str
+) -> None:
+    await rig.create(every="", timezone="UTC", **schedule)
+    await rig.pass_time(hours_later * 3600)
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at=given))
+    assert f"04:59 was taken to be on {taken[:-6]} in UTC, {why}" in answer.lines[-1]
+    assert f"{answer.at.ToDatetime(UTC):%a %Y-%m-%d %H:%M}" == taken
+
+
+async def test_a_time_of_day_is_one_in_the_zone_of_the_task(rig: Rig) -> None:
+    await rig.create(every="", cron="59 4 * * *", timezone="Asia/Tokyo")
+    await rig.pass_time(3600 * 12)  # Tuesday 06:00 in Tokyo
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at="04:59"))
+    assert answer.at.ToDatetime(UTC) == datetime(2026, 3, 2, 19, 59, tzinfo=UTC)
+    assert "on Tue 2026-03-03 in Asia/Tokyo" in answer.lines[-1]
+
+
+async def test_a_time_of_day_that_the_clocks_skip_is_looked_for_on_other_days(rig: Rig) -> None:
+    await rig.create(every="", cron="30 2 * * *", timezone="Europe/Berlin")
+    await rig.pass_time((datetime(2026, 3, 29, 0, 0, tzinfo=UTC) - T0).total_seconds())  # at 02:00 it becomes 03:00
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at="02:30"))
+    assert answer.at.ToDatetime(UTC) == datetime(2026, 3, 28, 1, 30, tzinfo=UTC)

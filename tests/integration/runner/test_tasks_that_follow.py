@@ -130,3 +130,42 @@ async def test_a_new_task_that_waits_for_a_name_of_no_other_task_is_warned_of_it
     assert "waits for it" not in await told("deploy", "lint")
     await rig.service.delete_task(wire.DeleteTaskRequest(name="lint"))
     assert "no other task is named lint" in await told("deploy", "lint")
+
+
+async def explained(rig: Rig, name: str) -> list[str]:
+    return list((await rig.service.explain_fire(wire.ExplainFireRequest(name=name))).lines)
+
+
+async def test_explain_says_which_fire_of_which_task_made_a_task_fire_or_what_it_waits_for(
+    rig: Rig, peer: Peer
+) -> None:
+    first = await create(rig, "a", every="1h")
+    await create(rig, "b", every="1h")
+    await create(rig, "c", on="task.succeeded", filters=["after=a,b"], overlap="queue")
+    assert "It waits for a, which has not fired." in await explained(rig, "c")
+    async with rig.running():
+        await rig.pass_time(1)
+        await succeeded(rig, peer, "a", "of a", 1)
+        fire_of_a = (await fires(rig, "a"))[-1]
+        at = rig.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        lines = await explained(rig, "c")
+        assert f"a has succeeded: {fire_of_a.fire_id}, at {at}." in lines
+        assert "It waits for b, which has not fired." in lines
+        await rig.service.run_task(wire.RunTaskRequest(name="b"))
+        failed = await settle(rig, peer, "b", State.FAILED, 2, error="no disk")
+        assert f"It waits for b, whose newest fire {failed} failed at {at}: no disk." in await explained(rig, "c")
+        await rig.pass_time(1)
+        await succeeded(rig, peer, "b", "of b", 3)
+        fire_of_b = (await fires(rig, "b"))[-1]
+        await rig.pass_time(1)
+        await settle(rig, peer, "c", count=4)
+        later = rig.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        lines = await explained(rig, "c")
+        assert f"a had succeeded: {fire_of_a.fire_id}, at {at}." in lines
+        assert any(line.startswith(f"b had succeeded: {fire_of_b.fire_id}, at ") for line in lines)
+        now = await rig.service.explain_fire(wire.ExplainFireRequest(name="c", at=later))
+        line = f"It waits for a, whose newest fire {fire_of_a.fire_id} succeeded at {at} and has counted."
+        assert line in now.lines
+    await rig.service.delete_task(wire.DeleteTaskRequest(name=first))
+    now = await rig.service.explain_fire(wire.ExplainFireRequest(name="c", at=later))
+    assert "It waits for a, and no task has that name." in now.lines
