@@ -67,16 +67,17 @@ def documents_in(prompt: str) -> list[dict[str, Any]]:
 
 
 def in_words(prompt: str) -> str:
-    r"""Return a prompt as people read it: without the content of its files.
+    r"""Return a prompt as people read it: the lines of its files, indented. Any writer of a prompt can write a file.
 
-    >>> in_words('Sum up.\n\nDocument: {"name": "a.txt", "bytes": 2, "text": "hi"}')
-    'Sum up.\n\nDocument: a.txt, 2 bytes'
+    >>> in_words('Sum up.\n\nDocument: {"name": "a.txt", "bytes": 5, "text": "hi\\nho"}')
+    'Sum up.\n\nDocument: a.txt, 5 bytes\n    hi\n    ho'
     """
-    return _LINE.sub(lambda found: _named(_read(found)) or found[0], prompt)
+    return _LINE.sub(lambda found: _written(_read(found)) or found[0], prompt)
 
 
-def _named(said: dict[str, Any]) -> str:
-    return f"{_BEGIN}{said['name']}, {said['bytes']:,} bytes" if said else ""
+def _written(said: dict[str, Any]) -> str:
+    lines = [f"{_BEGIN}{said['name']}, {said['bytes']:,} bytes", *said["text"].splitlines()] if said else []
+    return "\n    ".join(lines)
 
 
 def _read(found: re.Match[str]) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _read(found: re.Match[str]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     kinds = {"name": str, "bytes": int, "text": str}
-    if {key: type(value) for key, value in said.items()} != kinds:
+    if {key: type(value) for key, value in said.items()} != kinds or not said["name"].isprintable():
         return {}
     return said if said["bytes"] == len(said["text"].encode("utf-8", "surrogatepass")) else {}
 

@@ -62,6 +62,7 @@ def environment() -> Environment:
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
     made.filters["thousands"] = "{:,}".format
     made.filters["documents"] = lambda said: offered("documents in words", said) or said
+    made.filters["written"] = text.written
     made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
     made.globals |= {"took": text.span} | {one.__name__: one for one in _CALLED}
     return made

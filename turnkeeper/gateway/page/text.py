@@ -69,6 +69,11 @@ def markdown(text: str, below: int = 3, *, said: bool = False) -> Markup:
     return Markup((prose if said else plain)(rendered))  # noqa: S704  escaped by the renderer, html is off
 
 
+def written(text: str) -> Markup:
+    """Return a prompt or a person's message as it is, with the joiners of its emoji: Markdown could hide a part."""
+    return escape(prose(text))
+
+
 def printed(value: object) -> object:
     """Return the form of a value that a template prints: text without characters that a browser would obey."""
     return plain(value) if type(value) is str else value

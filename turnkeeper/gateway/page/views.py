@@ -194,12 +194,15 @@ _ORIGINS = {"web": "the page", "cli": "the command line", "conversation": "a ter
 
 
 def origin_of(via: str) -> str:
-    """Describe the origin of a decision, PROGRAM/SURFACE/KEY.
+    """Describe the origin of a decision, PROGRAM/SURFACE/KEY, or one word.
 
     >>> origin_of("gateway/web"), origin_of("agent-runtime/cli"), origin_of("gateway/web/link"), origin_of("bot/mcp/k1")
     ('the page', 'the command line', 'the page, link', 'MCP, bot, k1')
+    >>> origin_of("unknown")
+    'unknown'
     """
-    program, surface, *key = via.split("/")
+    program, *rest = via.split("/")
+    surface, *key = rest or [program]
     return ", ".join([_ORIGINS.get(surface, surface), *([program] if surface in {"mcp", "api"} else []), *key])
 
 
