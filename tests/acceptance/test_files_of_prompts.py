@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from html import unescape
 from pathlib import Path
 
@@ -114,10 +115,21 @@ def test_no_surface_hides_a_part_of_a_prompt(stopped: Constellation, model: Chat
         stopped.create("digest", "--every", "365d", "--prompt", HIDDEN, "--category", "catch-up-summary")
         stopped.command("turnkeeper", "task", "run", "digest")
         (asked,) = stopped.until("the question", lambda: stopped.ask("turnkeeper", "approvals", "list"))
-        pages = ("tasks/digest", "conversations/general", f"turns/{asked['turn_id']}", "decisions")
-        shown = {page: web.ask(f"/ui/{page}", cookie=web.cookie).body for page in pages}
-        for page in pages[1:3]:  # without the question's card, which has the text, too
-            shown[page] = shown[page].partition('<details class="prompt">')[2].partition("</details>")[0]
+
+        def is_shown(page: str, begin: str = "", end: str = "</body>") -> bool:
+            """Return True if a part of a page is whole. While a daemon is slow, a page says so instead."""
+            body = web.ask(f"/ui/{page}", cookie=web.cookie).body
+            return is_whole((body.partition(begin)[2] if begin else body).partition(end)[0])
+
+        prompt = '<details class="prompt">', "</details>"  # without the question's card, which has the text, too
+        for page, *part in (
+            ("tasks/digest",),
+            ("conversations/general", *prompt),
+            (f"turns/{asked['turn_id']}", *prompt),
+            ("decisions",),
+        ):
+            stopped.until(f"the whole text on {page}", partial(is_shown, page, *part))
+        shown = {}
         for command in (("task", "show", "digest"), ("conversation", "show", "general")):
             shown[" ".join(command)] = stopped.command("turnkeeper", *command)
         shown["approval"] = stopped.command("turnkeeper", "approvals", "show", asked["interrupt_id"])
@@ -126,7 +138,7 @@ def test_no_surface_hides_a_part_of_a_prompt(stopped: Constellation, model: Chat
         stopped.command("turnkeeper", "send", "general", HIDDEN, "--wait")
         shown["message"] = stopped.command("turnkeeper", "conversation", "show", "general", "-n", "1")
         (newest, _) = stopped.ask("turnkeeper", "turns", "list")
-        shown["message on the page"] = web.ask(f"/ui/turns/{newest['turn_id']}", cookie=web.cookie).body
+        stopped.until("the whole message on the page", partial(is_shown, f"turns/{newest['turn_id']}"))
         assert {name: is_whole(said) for name, said in shown.items()} == dict.fromkeys(shown, True)
 
 
