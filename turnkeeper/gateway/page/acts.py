@@ -180,7 +180,8 @@ class Acts:
         """Preview a new task with its next times, or create it."""
         form = request.scope["form"]
         given, saves = {key: form.get(key, "") for key in views.NEW}, form.get("do") == "save"
-        who, unsaid = need(request, Scope.WORK), {"name": "new-task", "prompt": "…"}  # for a preview while one types
+        who, unsaid = need(request, Scope.WORK), {"name": "new-task"}  # for a preview while one types
+        unsaid |= {} if given["input_json"].strip() else {"prompt": "…"}
         filled = given if saves else {key: given[key].strip() or unsaid.get(key, "") for key in given}
         try:
             spec = views.made(filled, self._now_in(form.get("timezone", "")))
@@ -216,7 +217,7 @@ class Acts:
             more = {"preview": None, "problem": problem, "typing": "typing" in form}
             return await self._reads.task(request, status=200 if "typing" in form else 409, form=given, **more)
         if saves:
-            said = f"Saved: {', '.join(answer.changed_fields) or 'nothing'} changed"
+            said = f"Saved: {', '.join(answer.changed_fields).replace('_json', '') or 'nothing'} changed"
             return self._shell.back(request, said, f"/ui/tasks/{self._shell.templates.filters['path'](name)}")
         return await self._reads.task(
             request,

@@ -307,13 +307,26 @@ def skips(task: schedules.Task, one: schedules.Nominal) -> bool:
 
 
 SCHEDULES = ("cron", "every", "at", "rrule")
-EDITED = ("timezone", "prompt", "category", "channel", "catch_up", "overlap", "grace", "jitter")
+EDITED = ("timezone", "prompt", "input_json", "category", "channel", "catch_up", "overlap", "grace", "jitter")
+_SUCCEEDED, _AFTER = "task.succeeded", "after="  # the event and the filter of a task that follows others
 
 
 def form_of(task: schedules.Task) -> dict[str, str]:
     kind = task.spec.WhichOneof("schedule") or ""
     when = str(getattr(task.spec, kind)) if kind in SCHEDULES else ""
-    return {"when": when, **{name: str(getattr(task.spec, name)) for name in EDITED}}
+    after = [one.removeprefix(_AFTER) for one in task.spec.filters if one.startswith(_AFTER)]
+    given = {name: str(getattr(task.spec, name)) for name in EDITED} | {"input_json": pretty(task.spec.input_json)}
+    return {"when": when, "after": "".join(after[:1] if task.spec.on == _SUCCEEDED else ()), **given}
+
+
+def _follow(spec: schedules.TaskSpec, after: str) -> None:
+    """Let a task fire after other tasks, named as a,b; without a name, for no event."""
+    others = [one for one in spec.filters if not one.startswith(_AFTER)] if spec.on == _SUCCEEDED else []
+    for name in ("on", "filters") if after else ("on", "filters", "debounce"):
+        spec.ClearField(name)
+    if after:
+        spec.on = _SUCCEEDED
+        spec.filters.extend([*others, f"{_AFTER}{after.replace(' ', '')}"])
 
 
 def edited(task: schedules.Task, form: Mapping[str, str], now: datetime) -> schedules.TaskSpec:
@@ -325,7 +338,11 @@ def edited(task: schedules.Task, form: Mapping[str, str], now: datetime) -> sche
     spec.CopyFrom(task.spec)
     given = {key: form[key].replace("\r\n", "\n") for key in before if key in form}
     changed = {key for key, value in given.items() if value not in {before[key], plain(before[key])}}
-    if "when" in changed:
+    if "after" in changed:
+        _follow(spec, given["after"].strip())
+    if "when" in changed and not given["when"].strip() and spec.on:
+        spec.ClearField(spec.WhichOneof("schedule") or "cron")
+    elif "when" in changed:
         setattr(spec, *typed(given["when"], now))
     for name in changed & set(EDITED):
         setattr(spec, name, given[name] if name == "prompt" else given[name].strip())
@@ -334,13 +351,14 @@ def edited(task: schedules.Task, form: Mapping[str, str], now: datetime) -> sche
     return spec
 
 
-NEW = {"name": "", "when": "", "channel": "general"} | dict.fromkeys(set(EDITED) - {"channel"}, "")
+NEW = {"name": "", "when": "", "after": "", "channel": "general"} | dict.fromkeys(set(EDITED) - {"channel"}, "")
 
 
 def made(form: Mapping[str, str], now: datetime) -> schedules.TaskSpec:
     """Return the spec of a new task; what the form leaves empty gets the runner's default. Raises InvalidInput."""
     given = {key: value.replace("\r\n", "\n").strip() for key, value in form.items() if key in NEW and value.strip()}
     spec, when = schedules.TaskSpec(), given.pop("when", "")
+    _follow(spec, given.pop("after", ""))
     for name, value in [*given.items(), *([typed(when, now)] if when else [])]:
         setattr(spec, name, value)
     return spec

@@ -19,6 +19,7 @@ _SPOKEN = ("midnight", *_HOURS, "noon")
 _JOINTS = {"to": "-", "-": "-", "until": "-", "and": ",", "or": ","}
 _FILLERS = frozenset(["every", "each", "on", "the", "of", "clock", "o", "st", "nd", "rd", "th"])
 _DAYS = {"weekday": "1-5", "weekend": "0,6", "daily": "*", "day": "*"}
+_NTH = {"1": "first", "2": "second", "3": "third", "4": "fourth", "5": "fifth"}
 _UNITS = {"d": "day", "h": "hour", "m": "minute", "s": "second"}
 _OF_RULE = {day[:2].upper(): str(number) for number, day in enumerate(_WEEKDAYS[:7])}
 _SPAN = re.compile(r"(\d+)([dhms])")
@@ -197,7 +198,12 @@ def _of_rule(rule: str) -> str:
 
 def _days(day: str, weekday: str) -> str:
     if weekday == "*":
-        return "each day" if day == "*" else f"on day {int(day)} of each month" if day.isdecimal() else ""
+        which = "the last day" if day == "l" else f"day {int(day)}" if day.isdecimal() else ""
+        return "each day" if day == "*" else f"on {which} of each month" if which else ""
+    one, _, nth = weekday.partition("#")
+    number = _NUMBERS.get(one.strip("l"), one.strip("l"))
+    if day == "*" and number in {*"01234567"} and (which := "last" if "l" in weekday else _NTH.get(nth, "")):
+        return f"on the {which} {_WEEKDAYS[int(number)]} of each month"
     names = [_NUMBERS.get(one, one) for one in re.split("[-,]", weekday)]
     if day != "*" or not all(one in "01234567" and len(one) == 1 for one in names):
         return ""

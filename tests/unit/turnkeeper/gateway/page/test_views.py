@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from turnkeeper.config.prices.prices import Price, Prices
+from turnkeeper.errors import InvalidInput
 from turnkeeper.gateway.page import acts, reads, shell, text, views
 from turnkeeper.gateway.page.stores import Outage, Spent
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -306,6 +307,31 @@ def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_wh
     assert (lane.marks[0].late, lane.marks[0].ran) == (5.0, 5.0)
     assert lane.zone == "Europe/Riga"
     assert all(0 < x < 100 for x, _ in window.ticks())
+
+
+def test_a_form_lets_a_task_follow_others_beside_its_times_instead_of_them_or_no_longer() -> None:
+    new = views.made({"name": "t", "after": "a, b", "input_json": '{"topic": "soil"}', "prompt": ""}, NOW)
+    assert (new.on, [*new.filters], new.WhichOneof("schedule")) == ("task.succeeded", ["after=a,b"], None)
+    assert (new.prompt, new.input_json) == ("", '{"topic": "soil"}')
+    assert views.made({"name": "t", "when": "2h"}, NOW).on == ""
+    held = schedules.TaskSpec(
+        name="t", cron="0 9 * * *", on="task.succeeded", filters=["ok=true", "after=a"], debounce="5m"
+    )
+    held.input_json = '{"topic":"soil"}'
+    task = schedules.Task(spec=held)
+    form = views.form_of(task)
+    assert (form["after"], form["input_json"]) == ("a", '{\n  "topic": "soil"\n}')
+    assert views.edited(task, form | {"input_json": form["input_json"].replace("\n", "\r\n")}, NOW) == held
+    both = views.edited(task, form | {"after": "a,c"}, NOW)
+    assert (both.cron, [*both.filters], both.debounce) == ("0 9 * * *", ["ok=true", "after=a,c"], "5m")
+    alone = views.edited(task, form | {"when": "", "input_json": " "}, NOW)
+    assert (alone.WhichOneof("schedule"), alone.on, alone.input_json) == (None, "task.succeeded", "")
+    timed = views.edited(task, form | {"after": ""}, NOW)
+    assert (timed.cron, timed.on, [*timed.filters], timed.HasField("debounce")) == ("0 9 * * *", "", [], False)
+    with pytest.raises(InvalidInput, match="is not a schedule"):
+        views.edited(task, form | {"after": "", "when": ""}, NOW)
+    other = schedules.Task(spec=schedules.TaskSpec(on="turn_end", filters=["after=x"]))
+    assert views.form_of(other)["after"] == "", "a filter of another event"
 
 
 def test_a_form_that_shows_what_is_not_seen_written_out_changes_nothing_by_that() -> None:

@@ -21,6 +21,10 @@ NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)  # a Friday
         ("5 */6 * * *", "every 6 hours at minute 5"),
         ("*/20 6-7 * * sat", "every 20 minutes from 06:00 to 07:40, each Saturday"),
         ("0 0 31 * *", "on day 31 of each month at 00:00"),
+        ("0 18 L * *", "on the last day of each month at 18:00"),
+        ("0 9 * * 1#2", "on the second Monday of each month at 09:00"),
+        ("0 9,17 * * Lfri", "on the last Friday of each month at 09:00 and 17:00"),
+        ("30 9 * * 7L", "on the last Sunday of each month at 09:30"),
         ("0 8-18 * * 1-5", "each hour from 08:00 to 18:00, Monday to Friday"),
         ("every 1s, exactly", "every second"),
         ("every 1d2h, exactly", "every 1 day 2 hours"),
@@ -34,8 +38,8 @@ def test_schedules_in_words(expression: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["0 9 1 * 1", "0 9 * 2 *", "0 9 * * 1#2", "0 9 * * l", "1-5 * * * *", "*/9 * * * *", "0 */5 * * *", "0 9 * * 1-3,5",
-     "*/0 * * * *", "0 9 l * *", "0 9 * *", "@daily", "*/10 8,9 * * *", "FREQ=WEEKLY;BYHOUR=9",
+    ["0 9 1 * 1", "0 9 * 2 *", "0 9 1 * 1#2", "0 9 * * l", "0 9 * * 1#2,5#3", "1-5 * * * *", "*/9 * * * *", "0 */5 * * *", "0 9 * * 1-3,5",
+     "*/0 * * * *", "0 9 l,1 * *", "0 9 * *", "@daily", "*/10 8,9 * * *", "FREQ=WEEKLY;BYHOUR=9",
      "FREQ=DAILY;INTERVAL=2;BYHOUR=9", "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9", "every 1h, exactly, from 2026-01-01"],
 )  # fmt: skip
 def test_an_expression_that_no_short_sentence_covers_is_not_put_in_words(expression: str) -> None:
