@@ -1,5 +1,7 @@
 """A call past the category waits for the author, and no other fire takes the question away."""
 
+import re
+
 import pytest
 
 from tests.support.constellation import AGENT_RUNTIME, Constellation
@@ -40,12 +42,21 @@ def test_a_pending_approval_survives_another_tasks_fire_on_the_same_thread(const
 
 def test_a_rejected_call_has_no_effect_and_the_turn_goes_on(constellation: Constellation) -> None:
     pending = ask(constellation)
+    waits = constellation.command("turnkeeper", "task", "explain", "errand")
+    assert "It asked you at " in waits
+    assert 'text="the pump was replaced", tier="channel") needs memory.put' in waits
     constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--reject", "not now")
     (fire,) = constellation.until_outcome("errand", "rejected")
     reason = "its approval was rejected: memory_put"
     assert fire["reason"] == reason
     for argv in (("task", "history", "errand"), ("task", "explain", "errand"), ("events", "--task", "errand")):
         assert reason in " ".join(constellation.command("turnkeeper", *argv).split()), argv
+    told = " ".join(constellation.command("turnkeeper", "task", "explain", "errand").split())
+    assert re.search(r"It was rejected at .*, by agent-runtime/cli: not now\.", told), told
+    constellation.kill(AGENT_RUNTIME)
+    from_store = constellation.attempt("turnkeeper", "task", "explain", "errand")
+    assert " ".join(from_store.stdout.split()) == told, "the store answers while no runtime runs"
+    constellation.start(AGENT_RUNTIME)
     assert "rejected" in constellation.command("turnkeeper", "task", "list")
     (row,) = constellation.ask("turnkeeper", "query", "SELECT outcome, reason FROM fires")
     assert row == {"outcome": "rejected", "reason": reason}

@@ -8,4 +8,9 @@ _THREADS = Later(
     "Threads: each is a sequence of turns that share one history.",
     Panel.LOOK,
 )
-SURFACE = Surface(name="records", place=20, commands={"turns": _TURNS, "threads": _THREADS})
+SURFACE = Surface(
+    name="records",
+    place=20,
+    commands={"turns": _TURNS, "threads": _THREADS},
+    offers={"questions of a turn": "agent_runtime.cli.records.turns:questions"},
+)

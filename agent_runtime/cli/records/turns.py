@@ -1,13 +1,14 @@
 """The commands `turnkeeper turns` and `turnkeeper threads`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
-from agent_runtime.cli.rows import FOR_PEOPLE, clipped, span
+from agent_runtime.cli.client import Ask, change, complete_channel, find, held, read, rows
+from agent_runtime.cli.rows import FOR_PEOPLE, asked, clipped, span
+from agent_runtime.model.approval import EXPIRED
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from agent_runtime.model.turn import LONGEST_SUMMARY
@@ -18,7 +19,7 @@ from turnkeeper.console import Output, OutputOption, note, show_record, show_row
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, lines_of, listing, shown
 from turnkeeper.console.unseen import from_words, in_words
-from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = App("Runs of the agent, whatever started them.")
@@ -31,6 +32,8 @@ Metadata = Annotated[
 ]
 _LONGEST_METADATA = 1 << 20
 _MOST_LOOKED_AT = 1000
+_DECIDED = {"approve": "approved", "edit": "approved with changes", "reject": "rejected", "answer": "answered"}
+LONGEST_QUESTION = 300  # characters
 
 
 def _all_tokens(row: Mapping[str, Any]) -> str:
@@ -189,6 +192,40 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
         if row["turns"] > len(found):
             more = f"turnkeeper turns list --thread {row['thread_id']}"
             note(f"the newest {len(found)} of {row['turns']} turns: {more}")
+
+
+def questions(turn_id: str) -> list[str]:
+    """Return sentences, for `explain`, about what a turn asked and what was decided, by whom and when.
+
+    If the daemon does not answer, the store does.
+    """
+    if not turn_id:
+        return []
+    try:
+        thread = _answer(wire.GetTurnRequest(turn_id=turn_id)).thread_id
+        found = _answer(wire.ListInterruptsRequest(all=True, thread_id=thread)).interrupts
+    except TurnkeeperError as error:
+        return [] if isinstance(error, NotFound) else [f"What its turn asked cannot be read: {error}."]
+    asked_ = sorted((to_json(one) for one in found if one.turn_id == turn_id), key=lambda row: str(row["created_at"]))
+    return [line for row in asked_ for line in _question(row)]
+
+
+def _answer(request: Any) -> Any:
+    try:
+        return change(request)
+    except Unreachable:
+        return held(request)
+
+
+def _question(row: Row) -> Iterator[str]:
+    asks = clipped(asked(row), LONGEST_QUESTION)
+    yield f"It asked you at {row['created_at']}: {asks}{'' if asks.endswith(('.', '?', '!')) else '.'}"
+    if row["decision"] == EXPIRED:
+        yield f"Its request expired at {row['resolved_at']}: {row['message']}."
+    elif row["decision"]:
+        by = f", by {row['decided_by']}" if row["decided_by"] else ""
+        why = f": {clipped(row['message'], LONGEST_QUESTION)}" if row["message"] else ""
+        yield f"It was {_DECIDED[row['decision']]} at {row['resolved_at']}{by}{why}."
 
 
 @threads_app.command("put")

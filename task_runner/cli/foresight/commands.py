@@ -37,7 +37,9 @@ def explain(
     given = at if time_of_day(at) else console.time_given(at, past=True)
     answer = runner().call(wire.ExplainFireRequest(name=name, at=given))
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        for line in (*answer.lines, *(offered("deliveries of a fire", console.home(), answer.fire.fire_id) or ())):
+        asked = offered("questions of a turn", answer.fire.turn_id) or ()
+        deliveries = offered("deliveries of a fire", console.home(), answer.fire.fire_id) or ()
+        for line in (*answer.lines, *asked, *deliveries):
             console.say(console.for_people(line))
         return
     row = texts.row_of(answer, without={"lines", "fire", "revision"}) | {
