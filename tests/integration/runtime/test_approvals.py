@@ -176,6 +176,27 @@ async def test_a_narrowed_category_holds_on_resume_and_a_widened_one_waits_for_t
     assert bench.noted == ["y"]
 
 
+@pytest.mark.parametrize(
+    ("left", "ran"), [(["tool:note"], True), (["tool:pause"], False)], ids=["another tool", "the tool of the call"]
+)
+async def test_an_approval_covers_its_call_unless_a_grant_that_the_call_needs_was_taken_since(
+    bench: Bench, left: list[str], *, ran: bool
+) -> None:
+    bench.category("careful", tools=["tool:note", "tool:pause"], autonomous=False)
+    bench.script["go"] = [calls(("note", {"text": "a"}))]
+    event = await bench.run(category="careful")
+    (question,) = await bench.pending()
+    bench.category("careful", tools=left, autonomous=False)
+    await bench.resolve(question.interrupt_id, "approve")
+    again = await resumed(bench, event)
+    assert (again.state == STATES.SUCCEEDED, bench.noted) == (ran, ["a"] * ran)
+    told = [
+        one.question.startswith("you approved this call, and its category was narrowed since")
+        for one in await bench.pending()
+    ]
+    assert told == [True] * (not ran)
+
+
 async def test_a_category_that_does_not_act_by_itself_proposes_once_a_turn(bench: Bench) -> None:
     bench.category("careful", tools=["tool:note"], autonomous=False)
     bench.script["go"] = [calls(("note", {"text": "a"})), calls(("note", {"text": "b"}))]
