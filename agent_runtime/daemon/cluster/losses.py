@@ -4,8 +4,9 @@ An asynchronous standby may lack the last commits of its primary. Each daemon ke
 last: the system identifier and the timeline, which a promotion raises. If records that a machine has signed or seen are
 then missing, and the server is another one, the database lost them. On the same server, a program changed them.
 
-A process that runs knows the number of its last record. It notices the loss of a second. After a restart it knows the
-heads of its last look.
+A process that runs knows the number of its last record. It notices the loss of a second, and writes the record of the
+loss again if the unit that wrote it was rolled back. After a restart it knows the heads of its last look, and reads in
+its chain which losses the process before it noticed.
 """
 
 import json
@@ -39,9 +40,11 @@ def lost_end(connection: Connection, of: Recorder, store: str, number: int, kind
         return []
     if number >= of.reached.get(store, 0):  # no record is missing
         return None
-    fact = _fact(connection, of, before, now, of.reached.get(store, 0) - number, {of.public: number})
-    of.reached[store] = number
-    of.lost.append(fact)
+    fact = next((one for one in of.lost if one["now"] == now), None)  # a unit noticed it, and was rolled back
+    if fact is None:
+        fact = _fact(connection, of, before, now, of.reached.get(store, 0) - number, {of.public: number})
+        of.lost.append(fact)
+    of.reached[store] = number + 1  # the record of the loss
     return [fact]
 
 
@@ -58,8 +61,15 @@ def found_loss(
     before, lost = known["server"], list(of.lost)
     misfits = [one for one in seen if one.get("misfit_at") == rfc3339(at)]
     moved = bool(now and before and now != before)
+    end = _ends(connection, store).get(of.public, 0) if moved else 0
     if moved and not lost and (lost := _missing(connection, store, of, before, now, misfits)):
         SharedChains(store).append(connection, at, lost, of)
+        of.lost += lost
+        of.reached[store] = end + 1  # the record of the loss
+    elif moved and lost and end < of.reached.get(store, 0):  # the unit that noticed the loss was rolled back
+        SharedChains(store).append(connection, at, lost, of)
+    elif moved and not lost:
+        lost = _recorded(connection, of, before, now)
     if not now or now == before:
         of.server = before
         return None
@@ -100,15 +110,28 @@ def _missing(
     connection: Connection, store: str, of: Recorder, before: str, now: str, misfits: Sequence[Fact]
 ) -> list[Fact]:
     """Return the record of a loss. Empty if no record is missing."""
-    ends = {head["chain"]: int(head["through"]) for head in SharedChains(store).heads(connection)}
+    ends = _ends(connection, store)
     own = [one for one in misfits if one["store"] == store]
     undone = {one["chain"]: min(ends.get(one["chain"], 0), int(one["through"]) - 1) for one in own}
     gone = sum(max(1, int(one["through"]) - ends.get(one["chain"], 0) if one in own else 1) for one in misfits)
     if (reached := of.reached.get(store, 0)) > ends.get(of.public, 0):
         gone = max(gone, reached - ends.get(of.public, 0))
         undone.setdefault(of.public, ends.get(of.public, 0))
-        of.reached[store] = ends.get(of.public, 0)
     return [_fact(connection, of, before, now, gone, undone, misfits)] if misfits or undone else []
+
+
+def _ends(connection: Connection, store: str) -> dict[str, int]:
+    """Return the number of the last record of each chain of a store."""
+    return {head["chain"]: int(head["through"]) for head in SharedChains(store).heads(connection)}
+
+
+def _recorded(connection: Connection, of: Recorder, before: str, now: str) -> list[Fact]:
+    """Return the records of a change of the server that an earlier process of this home wrote."""
+    _, records_of = shared_tables_of(MetaData())
+    kinds = records_of.c.body.like(f'%"kind":"{RESTORED}"%')
+    bodies = connection.execute(select(records_of.c.body).where(records_of.c.chain == of.public, kinds)).scalars()
+    found = [json.loads(body) for body in bodies]
+    return [one for one in found if (one.get("before"), one.get("now")) == (before, now)]
 
 
 def _is_end_signed(connection: Connection, of: Recorder, store: str) -> bool:

@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from threading import Barrier, BrokenBarrierError
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
 
-from tests.integration.cluster.test_records import NOW, Machine
+from agent_runtime.daemon.cluster.losses import found_loss
+from tests.integration.cluster.test_records import NOW, RUNNER, Machine
 from tests.support.constellation import Constellation
 from tests.support.postgres import Server, Standby, find_binaries
 from turnkeeper.clock import SystemClock
@@ -21,6 +24,8 @@ from turnkeeper.storage.chain import linked
 from turnkeeper.storage.database import make_schemas
 from turnkeeper.times import rfc3339
 
+CONNECTIONS = 2  # of a machine
+PATIENCE_S = 120.0
 END = "SELECT number, hash FROM audit_chains WHERE chain = %s"
 NEWEST_BODY = "SELECT body FROM audit_records WHERE chain = %s ORDER BY number DESC LIMIT 1"
 FORGE = """WITH new AS (INSERT INTO audit_records (chain, number, at_us, body, content_hash, hash)
@@ -88,10 +93,25 @@ def restarted(machines: list[Machine], pair: Pair) -> list[Machine]:
 
 def reconnected(machine: Machine) -> Machine:
     """Return a machine whose process lost its connections, and has others."""
-    for _ in range(8):  # more often than it has connections
-        with suppress(TurnkeeperError):
-            machine.do(lambda connection: connection.exec_driver_sql("SELECT 1"))
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        while not all(pool.map(has_used, [machine] * CONNECTIONS, [Barrier(CONNECTIONS)] * CONNECTIONS)):
+            pass
     return machine
+
+
+def has_used(machine: Machine, all_begin: Barrier) -> bool:
+    """Use one of a machine's connections while others use the other ones. Return False if one of them is lost."""
+
+    def work(connection: Any) -> None:
+        all_begin.wait(PATIENCE_S)
+        connection.exec_driver_sql("SELECT 1")
+
+    try:
+        machine.do(work)
+    except (TurnkeeperError, BrokenBarrierError):
+        all_begin.abort()
+        return False
+    return True
 
 
 def test_what_an_asynchronous_failover_lost_is_said_by_status_the_log_the_alert_and_the_audit(
@@ -202,6 +222,76 @@ def test_a_loss_began_before_it_was_noticed_also_if_its_machine_has_written_sinc
     one.do(lambda c: one.chain.append(c, later, [{"kind": "withdrawn", "entry": 6}]))
     ((name, loss),) = one.events()
     assert (name, loss["since"]) == ("database.lost", rfc3339(NOW)), "the newest record that the standby had"
+
+
+def rolled_back(machine: Machine) -> None:
+    """Write a record in a unit of work that is then rolled back."""
+
+    def work(connection: Any) -> None:
+        machine.chain.append(connection, NOW, [{"kind": "withdrawn", "entry": 6}])
+        raise RuntimeError("rolled back")
+
+    with pytest.raises(RuntimeError, match="rolled back"):
+        machine.do(work)
+
+
+@pytest.mark.parametrize("writes", [True, False], ids=["a write follows", "a look follows"])
+def test_a_loss_is_on_record_also_if_the_unit_that_noticed_it_was_rolled_back(
+    pair: Pair, machines: list[Machine], writes: bool
+) -> None:
+    one = machines[0]
+    one.write(4)
+    one.write(5)
+    pair.take_over()
+    rolled_back(reconnected(one))
+    if writes:
+        one.write(7)
+    ((name, loss),) = one.events()
+    assert (name, loss["records"]) == ("database.lost", 1)
+    assert len([note for note in examine(one.home).notes if "lost by the database" in note]) == 1
+    one.write(8)
+    assert one.faults() == []
+
+
+def test_a_loss_that_a_look_noticed_is_on_record_also_if_the_look_was_rolled_back(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    one = machines[0]
+    one.write(4)
+    one.write(5)
+    pair.take_over()
+    reconnected(one)
+
+    def cut(connection: Any) -> None:
+        one.chain.recorder(connection, NOW)
+        found_loss(one.home, RUNNER, one.recorder, connection, NOW, [])
+        raise RuntimeError("rolled back")
+
+    with pytest.raises(RuntimeError, match="rolled back"):
+        one.do(cut)
+    assert [name for name, _ in one.events()] == ["database.lost"]
+    assert len([note for note in examine(one.home).notes if "lost by the database" in note]) == 1
+    one.write(8)
+    assert one.faults() == []
+
+
+def test_a_loss_that_a_process_noticed_before_it_ended_is_told_by_the_next_process(
+    pair: Pair, machines: list[Machine]
+) -> None:
+    one = machines[0]
+    one.write(4)
+    one.write(5)
+    pair.take_over()
+    reconnected(one).write(6)
+    (one, _) = restarted(machines, pair)
+    ((name, loss),) = one.events()
+    assert (name, loss["records"]) == ("database.lost", 1)
+    ((_, found, _),) = findings(one.home)
+    assert "the database lost commits between " in found
+    assert list(one.home.run.parent.glob("escalate-failed-*-database"))
+    assert one.events() == [], "said once"
+    one.write(7)
+    assert one.faults() == []
 
 
 @pytest.mark.process
