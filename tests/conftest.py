@@ -67,8 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what this run is about: on SQLite all tests, on PostgreSQL those that run there; or a client's alone."""
     config.stash[databases.MODULES] = databases.modules(items)
-    # The modules that read the whole repository take longest and are handed out first: the last ones leave nobody waiting.
-    items.sort(key=lambda item: item.path.parent != TESTS)
+    # The modules that read the whole repository, and the simulation's, take longest and are handed out first.
+    items.sort(key=lambda item: item.path.parent not in {TESTS, TESTS / "simulation"})
     on_server = config.getoption("--database") != "sqlite"
     if on_server:
         keep(config, items, [item for item in items if databases.runs_on_server(item)])

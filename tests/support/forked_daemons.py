@@ -22,12 +22,14 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolNode
 
 from agent_runtime.permissions import categories
@@ -81,6 +83,7 @@ def prepare() -> None:
     templates.use()
     templates.make()
     make_tools()
+    _work()
     _read_settings()
     build()  # asks git
     gc.freeze()
@@ -131,6 +134,12 @@ def serve() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _work() -> None:
+    """Let both daemons work for a minute of simulated time, so that each fork has compiled its statements."""
+    world, script = import_module("tests.simulation.world"), import_module("tests.simulation.script")
+    world.run(replace(script.drawn(0, minutes=0.8, between_s=5.0, works_s=40.0), faults=()))
+
+
 def make_tools() -> None:
     """Build the schemas of the tools once, because that takes most of a runtime's start-up time."""
     made = [*offered("folder-tools", None, ".", None)]
@@ -139,6 +148,8 @@ def make_tools() -> None:
             if name.endswith("_tools") and make.__module__.endswith(module):
                 made += make(None)
     ToolNode([spec.tool for spec in made])
+    for spec in made:
+        convert_to_openai_tool(spec.tool)
 
 
 def _read_settings() -> None:

@@ -1,9 +1,10 @@
-"""Templates that tests share: a new store, which takes many migrations, and the schemas of tools.
+"""Templates that tests share: a new store, which takes many migrations, compiled statements, and the schemas of tools.
 
 The first new store of a process is migrated normally, and so is each store of an earlier version; the others are copies
 of the first. On a server for tests, the tables of a new store are created by the statements in the server's folder,
 which pg_dump wrote after the first migrations. LangChain and LangGraph need as long to read the signature of a tool's function as the rest of a runtime's
-start takes, so tools of the same function share the results.
+start takes, so tools of the same function share the results. SQLAlchemy keeps compiled statements for each engine, of
+which a process of the product has few and a process of tests thousands, so all engines on files share them.
 """
 
 import inspect
@@ -15,6 +16,8 @@ from typing import Any
 
 from langchain_core.tools import BaseTool, structured
 from langgraph.prebuilt import tool_node
+from sqlalchemy import Engine
+from sqlalchemy.util import LRUCache
 
 from agent_runtime.store.database import MIGRATIONS as RUNTIME
 from task_runner.store.store import MIGRATIONS as RUNNER
@@ -24,19 +27,38 @@ from turnkeeper.storage.server.url import in_schema
 
 NAMES = {RUNTIME: "runtime", RUNNER: "runner"}
 DUMPED = "turnkeeper_template"  # the schema that is dumped; each new store replaces the name by its own schema
+MOST_STATEMENTS = 2_000
 migrate = database._migrate
+open_file = database._open_file
 read_signature: Any = structured.create_schema_from_function
 read_injected: Any = tool_node._get_all_injected_args
+read_call_schema: Any = vars(BaseTool)["tool_call_schema"].fget
 _made: dict[str, bytes] = {}
 _read: dict[Any, tuple[Callable[..., Any], Any]] = {}
 _injected: dict[Any, tuple[Callable[..., Any], Any]] = {}
+_called: dict[tuple[str, str, type], Any] = {}
+
+
+class _Compiled(LRUCache[Any, Any]):
+    """Compiled statements of all engines on files. A key begins with the engine's own dialect, which is left out."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[1:], default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key[1:], value)
+
+
+_compiled = _Compiled(MOST_STATEMENTS)
 
 
 def use() -> None:
-    """Copy new stores, and share schemas of tools, in this process and its forks."""
+    """Copy new stores, and share compiled statements and schemas of tools, in this process and its forks."""
     database._migrate = _migrate_or_copy
+    database._open_file = _open_file
     structured.create_schema_from_function = _schema
     vars(tool_node)["_get_all_injected_args"] = _injected_args
+    BaseTool.tool_call_schema = property(_call_schema)  # type: ignore[method-assign, assignment]
 
 
 def make() -> None:
@@ -90,6 +112,22 @@ def _migrate_or_copy(engine: Any, migrations: str, where: str, *, read_only: boo
         migrate(engine, migrations, where, read_only=read_only, upgrade=upgrade)
         with engine.connect() as connection:
             _made[migrations] = connection.connection.driver_connection.serialize()
+
+
+def _open_file(*where: Any, **how: Any) -> Engine:
+    engine = open_file(*where, **how)
+    engine._compiled_cache = _compiled
+    return engine
+
+
+def _call_schema(tool: BaseTool) -> Any:
+    """Return what a model is told of a tool's arguments, which depends on the tool's description and its schema alone."""
+    if not isinstance(tool.args_schema, type):
+        return read_call_schema(tool)
+    key = tool.name, tool.description, tool.args_schema
+    if key not in _called:
+        _called[key] = read_call_schema(tool)
+    return _called[key]
 
 
 def _schema(name: str, function: Callable[..., Any], **options: Any) -> Any:
