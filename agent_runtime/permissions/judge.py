@@ -24,6 +24,7 @@ OWN_PART = "graph"  # a graph's own store, under names without a tier
 ANY_HOST = "*"
 FOREIGN = "tool:"
 SUPPLIED = ("mcp:", "tools:")  # tools of the author's for our own agent: of MCP servers, and of Python files
+FAIL = "turn.fail"
 LOOPS = "loop.create"
 RESTART = "lifecycle.request_restart"
 REQUEST = "permission.request"  # the scope of the tool that asks for another; it grants nothing and needs no grant
@@ -70,6 +71,7 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "revalidation.settle": ScopeRule(writes="deviation"),
         "deviation.record": ScopeRule(writes="deviation"),
         "agent.send": ScopeRule(),
+        FAIL: ScopeRule(),
         RESTART: ScopeRule(),
         "loop.wakeup": ScopeRule(),
         LOOPS: ScopeRule(channel=True),

@@ -126,10 +126,5 @@ class WorkspaceService:
 
 
 def _draft(request: wire.PutPageRequest) -> PageDraft:
-    return PageDraft(
-        page_id=request.page_id,
-        title=request.title,
-        body=request.body,
-        tags=tuple(request.tags),
-        sources=tuple(request.sources),
-    )
+    texts = {name: getattr(request, name) for name in ("page_id", "title", "body")}
+    return PageDraft(**texts, tags=tuple(request.tags), sources=tuple(request.sources))

@@ -1,4 +1,5 @@
-"""The tools that reach other agents: `agent_send` writes to an agent, `subagent_run` starts a subagent in the turn.
+"""The tools that reach others: `agent_send` writes to an agent, `subagent_run` starts a subagent in the turn, and
+`turn_fail` tells the author that the task failed.
 
 A model reads the docstrings and annotations of the functions inside.
 """
@@ -12,7 +13,8 @@ from langchain_core.tools import StructuredTool
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.model_output import artifact_of, subagent_usage
 from agent_runtime.mailbox.agent_messages import SCOPE, AgentMessages
-from agent_runtime.tools.call import Result, Runtime, call_of, spec
+from agent_runtime.permissions.judge import FAIL
+from agent_runtime.tools.call import GaveUp, Result, Runtime, call_of, spec
 from turnkeeper.errors import MachineTrouble, TurnkeeperError
 
 if TYPE_CHECKING:  # a rehearsal asks for the tools only, without building agents
@@ -23,7 +25,7 @@ SUBAGENT_TOOL = SUBAGENT_SCOPE.replace(".", "_")
 
 
 def agent_tools(agent_messages: AgentMessages) -> list[ToolSpec]:
-    """Return the tool that writes to other agents."""
+    """Return the tool that writes to other agents, and the tool that ends a turn as failed."""
 
     async def agent_send(
         worker: Annotated[str, "the agent to send to, such as agent1"],
@@ -33,7 +35,11 @@ def agent_tools(agent_messages: AgentMessages) -> list[ToolSpec]:
         """Send a message to another agent. Its answer comes later, as a message to you; do not wait for it."""
         return await agent_messages.send(call_of(runtime), worker, text)
 
-    return [spec(agent_send, scope=SCOPE, effect="write")]
+    async def turn_fail(reason: Annotated[str, "why, in a sentence that the author reads"]) -> Result:
+        """End this turn at once, as failed, because you could not do what was asked. Call it last, and alone."""
+        raise GaveUp(" ".join(reason.split()) or "the agent gave no reason")
+
+    return [spec(agent_send, scope=SCOPE, effect="write"), spec(turn_fail, scope=FAIL, effect="read")]
 
 
 def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:

@@ -25,6 +25,10 @@ P = ParamSpec("P")
 _SCHEMAS: dict[Hashable, Any] = {}
 
 
+class GaveUp(TurnkeeperError):
+    """The error of an agent that could not do what was asked. It fails the turn, instead of answering the model."""
+
+
 def call_of(runtime: Runtime) -> Call:
     """Return the running call, with a key that stays the same when LangGraph runs the call again.
 
@@ -51,7 +55,7 @@ def spec(
     async def answer(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
             found = await body(*args, **kwargs)
-        except MachineTrouble:
+        except (MachineTrouble, GaveUp):
             raise  # the model cannot avoid a machine fault, so the turn waits
         except TurnkeeperError as error:
             raise ToolException(str(error)) from error

@@ -134,13 +134,8 @@ def _queue(connection: Connection, items: Sequence[tuple[str, str, int, str]], a
 
 def settle_item(connection: Connection, item: Item, settlement: Settlement, turn_id: str, at: datetime) -> None:
     """Take a waiting item out of the queue. If the page holds, update the versions in its links."""
-    change = {
-        "state": "settled",
-        "result": settlement.result,
-        "turn_id": turn_id,
-        "note": settlement.note,
-        "settled_at_us": to_us(at),
-    }
+    said = {"result": settlement.result, "note": settlement.note}
+    change = {"state": "settled", "turn_id": turn_id, "settled_at_us": to_us(at), **said}
     connection.execute(update(revalidations).where(revalidations.c.number == number_of(item.item_id)).values(change))
     if settlement.result == "holds":
         now = select(pages.c.version).where(pages.c.page_id == page_links.c.source).scalar_subquery()

@@ -115,14 +115,8 @@ class Events:
 
 
 def _note_of(row: Any) -> Note:
-    return Note(
-        entry_id=row.entry_id,
-        event=row.event,
-        event_id=row.event_id,
-        at=from_us(row.at_us),
-        cause=row.cause,
-        chain=tuple(json.loads(row.chain)),
-    )
+    copied = {name: getattr(row, name) for name in ("entry_id", "event", "event_id", "cause")}
+    return Note(at=from_us(row.at_us), chain=tuple(json.loads(row.chain)), **copied)
 
 
 _LISTENING = (tasks.c.listens.is_not(None), tasks.c.state.not_in(_OVER))

@@ -146,6 +146,33 @@ def test_a_command_gets_the_arguments_of_the_call_that_waits_and_the_link_that_d
     assert text.endswith(f"{tool}: {arguments}\n\nDecide it here, once, within a day: {link}")
 
 
+def test_a_task_whose_tool_raises_has_failed_for_its_history_its_followers_and_those_who_are_told(
+    stopped: Constellation, hook: Hook
+) -> None:
+    allow(stopped, hook.place)
+    config, source = stopped.home.config, stopped.home.root / "garden.py"
+    config.write_text(with_key(config.read_text(), "tools", "files", ["garden.py"]))
+    raises = 'raise ConnectionError("the pump does not answer")'
+    tool = f'@tool\ndef water(bed: str) -> str:\n    """Water a bed."""\n    {raises}\n'
+    source.write_text(f"from langchain_core.tools import tool\n\n\n{tool}")
+    stopped.command("turnkeeper", "categories", "grant", "loop", "tools:water")
+    stopped.start()
+    add(stopped, "ops", "--webhook", f"http://{hook.place}/", "--on", "failure")
+    with delivering(stopped):
+        order = 'use tools:water: {"bed": "roses"}'
+        stopped.create("water", "--every", "365d", "--category", "loop", "--prompt", order)
+        stopped.create("after", "--after", "water")
+        stopped.create("alarm", "--on", "task.failed", "--filter", "task=water")
+        stopped.command("task-runner", "run", "water")
+        (told,) = until(stopped, hook, "water")
+        stopped.until_outcome("alarm", "succeeded")
+    (fire,) = stopped.history("water")
+    assert (fire["outcome"], "the pump does not answer" in fire["reason"]) == ("failed", True)
+    assert (told.said["type"], told.said["data"]["reason"]) == ("task.failed", fire["reason"])
+    assert f": {fire['reason']}." in stopped.command("turnkeeper", "task", "explain", "water")
+    assert stopped.history("after") == []
+
+
 def test_a_stop_by_the_budget_is_delivered_once_to_those_who_are_told_of_failures(
     constellation: Constellation, hook: Hook
 ) -> None:

@@ -15,7 +15,7 @@ QUOTES = "(Written by the rule-based offline model, which quotes and does not re
 UNDERSTOOD = (
     "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL, tell AGENT: TEXT, "
     "restart: NOTES, ask researcher: BRIEF, ask reviewer: BRIEF, propose page: TITLE: BODY, loop 15m: PROMPT, loops, "
-    "stop loop: ID and emit: EVENT."
+    "stop loop: ID, emit: EVENT and fail: REASON."
 )
 MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
@@ -30,12 +30,13 @@ _PROPOSE_PAGE = re.compile(r"^[^\S\n]*+(?:then\s+)?propose page:\s*([^:\n]+):\s*
 _LOOP = re.compile(r"^[^\S\n]*+loop(?: (\d{1,6}[smhd]))?:\s*(.+)$", _LINE)
 _LOOPS = re.compile(r"^[^\S\n]*+loops\s*$", _LINE)
 _STOP = re.compile(r"^[^\S\n]*+(stop|pause) loop:\s*(\S+)\s*$", _LINE)
+_FAIL = re.compile(r"^[^\S\n]*+(?:then\s+)?fail:\s*(.+)$", _LINE)
 _EMIT = re.compile(r"^[^\S\n]*+emit:\s*(\S+)\s*$", _LINE)
 
 
 def reply(brief: Brief, done: Done) -> Step:
     if _all_orders(brief):
-        return rules.follow((orders, loop_orders, rules.remember), _report_orders, brief, done)
+        return rules.follow((orders, loop_orders, rules.remember, give_up), _report_orders, brief, done)
     return rules.follow((_look_up, _open_best), _answer_question, brief, done)
 
 
@@ -72,8 +73,13 @@ def loop_orders(brief: Brief, _done: Done) -> list[Request]:
     return calls + [call("event_emit", name=match[1]) for match in _EMIT.finditer(brief.prompt)]
 
 
+def give_up(brief: Brief, _done: Done) -> list[Request]:
+    """Return the call that ends the turn as failed, if the prompt orders it, so that a failure can be tried."""
+    return [call("turn_fail", reason=found[1].strip())] if (found := _FAIL.search(brief.prompt)) else []
+
+
 def _all_orders(brief: Brief) -> list[Request]:
-    return [*orders(brief, ()), *loop_orders(brief, ()), *rules.remember(brief, ())]
+    return [*orders(brief, ()), *loop_orders(brief, ()), *rules.remember(brief, ()), *give_up(brief, ())]
 
 
 def _look_up(brief: Brief, _done: Done) -> list[Request]:

@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from agent_runtime.graph.offline.conversation import digest, reply
+from agent_runtime.graph.offline.conversation import digest, give_up, reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Rule, Step
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.turn import TurnContext
@@ -110,7 +110,8 @@ class OfflineModel(BaseChatModel):
         entropy: Entropy = self.entropy
         window = _this_turn(messages)
         brief = replace(_brief(window, turn, frozenset(names)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
-        fitting = (job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes)
+        fires = brief.by_fire and not give_up(brief, ())
+        fitting = (job for scope, job in _JOBS if fires and scope in brief.scopes)
         own = _SUBAGENTS.get(role) or offered("own-tools-job", brief) or offered("documents-job", brief)
         rule = own or next(fitting, reply)
         step = rule(brief, _exchanges(window))

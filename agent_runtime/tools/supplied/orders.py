@@ -19,7 +19,13 @@ def job(brief: Brief) -> Rule | None:
 
 
 def _use(brief: Brief, done: Done) -> Step:
-    return rules.follow((_calls,), _report, brief, done)
+    return rules.follow((_calls, _give_up), _report, brief, done)
+
+
+def _give_up(brief: Brief, done: Done) -> list[Request]:
+    """Return the call that ends a fire's turn as failed, if a call failed and the author did not refuse it."""
+    failed = rules.refusals([one for one in done if "the author refused" not in one.text])
+    return [rules.call("turn_fail", reason=" ".join(failed))] if failed and brief.may("turn_fail") else []
 
 
 def _calls(brief: Brief, _done: Done) -> list[Request]:

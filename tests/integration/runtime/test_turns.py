@@ -266,3 +266,20 @@ async def test_a_tool_that_does_not_answer_meets_the_time_limit(bench: Bench) ->
     assert (event.state, event.error) == (STATES.CANCELLED, "took longer than 1 s")
     bench.category("work", tools=["tool:block"])
     assert (await bench.run(2)).state == STATES.SUCCEEDED
+
+
+async def test_an_agent_that_could_not_do_the_task_ends_its_turn_as_failed_with_its_reason(bench: Bench) -> None:
+    bench.category("work", tools=["turn.fail"])
+    bench.script["go"] = [calls(("turn_fail", {"reason": "the server\n did not answer"})), AIMessage("never said")]
+    event = await bench.run(1)
+    assert (event.state, event.error) == (STATES.FAILED, "the server did not answer")
+    (turn,) = await bench.conversation()
+    assert "never said" not in [message.text for message in turn.messages]
+    bench.script["again"] = [AIMessage("done")]
+    assert (await bench.run(2, prompt="again")).state == STATES.SUCCEEDED, "the thread goes on"
+
+
+async def test_a_category_grants_that_a_turn_says_it_failed(bench: Bench) -> None:
+    bench.category("work", tools=["tool:note"])
+    bench.script["go"] = [calls(("turn_fail", {"reason": "no"}))]
+    assert (await bench.run(1)).state == STATES.INTERRUPTED

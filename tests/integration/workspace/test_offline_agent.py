@@ -9,8 +9,10 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agent_runtime.graph.agent.default import build_graph
+from agent_runtime.graph.agent.default import build_graph, system_prompt
 from agent_runtime.permissions.categories import Categories
+from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.call import GaveUp
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import Workspace
@@ -274,3 +276,20 @@ async def test_a_title_is_found_in_any_case(agent: Agent, workspace: Workspace, 
     await put_page(workspace, PageDraft(page_id="pump", title="Übersicht der Pumpe", body="Sie läuft."))
     await agent.run(begin("asked", started_by="author", named="conversation", prompt="read: übersicht  DER pumpe"))
     assert "Sie läuft." in agent.text
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["catch-up-summary", "folder-report", "loop", "memory-consolidation", "re-validation-walk", "research-sweep"],
+)
+async def test_a_prompt_that_orders_a_failure_ends_the_turn_of_each_shipped_category_as_failed(
+    begin: Begin, named: str
+) -> None:
+    context = begin("now", named=named, prompt="Look around.\nfail: the server is away", task_name="digest")
+    assert "call turn_fail with the reason" in system_prompt(context)
+    nothing: Any = None
+    specs = [spec for spec in agent_tools(nothing) if spec.scope in context.category.tools]
+    with pytest.raises(GaveUp, match="the server is away"):
+        await Agent(build_graph(Settings(), nothing, specs, middleware=[AskingGuard(specs)], checkpointer=None)).run(
+            context
+        )

@@ -49,18 +49,10 @@ def agents(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
 def _property_list(
     home: Home, environ: Mapping[str, str], label: str, command: tuple[str, ...], more: Mapping[str, Any]
 ) -> str:
-    log = str(home.logs / "launchd.log")
+    log, program = str(home.logs / "launchd.log"), (sys.executable, "-P", "-m", "turnkeeper.constellation")
     says: dict[str, Any] = {
         "Label": label,
-        "ProgramArguments": [
-            sys.executable,
-            "-P",
-            "-m",
-            "turnkeeper.constellation",
-            *command,
-            "--home",
-            str(home.root),
-        ],
+        "ProgramArguments": [*program, *command, "--home", str(home.root)],
         "EnvironmentVariables": {name: environ[name] for name in ("PATH", "LANG") if name in environ},
         "StandardOutPath": log,
         "StandardErrorPath": log,
