@@ -23,6 +23,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000
+_STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
 _SKIPPED = {
     "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs no missed fires.",
     "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
@@ -141,6 +142,8 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
     said = said._replace(lines=(*said.lines, *more, *([day] if day else [])))
     if asked.newest_meant and (stop := _stop_by_budget(task, outages)):
         said = said._replace(verdict="budget", lines=(stop, *said.lines))
+    elif asked.newest_meant and task.state in _STOPPED and (halt := _stopped(task)) and halt.lines[0] not in said.lines:
+        said = said._replace(lines=(*said.lines, *halt.lines))
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
     stamp(answer.at, at)
     if not asked.is_before_creation:

@@ -14,7 +14,7 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.times import time_of_day
 
 _STAYS = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})  # the cursor stays meanwhile
-_AROUND = (-1, 0, 1)  # days from today
+_AROUND = range(-7, 8)  # days from today: tasks that fire once a week have two of them
 
 
 class Asked(NamedTuple):
@@ -46,7 +46,7 @@ def in_force(revisions: Sequence[Revision], at: datetime) -> Revision:
 
 
 def _nearest(session: Session, task: Task, hour: tuple[int, int], now: datetime) -> Asked:
-    """Return a time of day on the day before, today or the day after, in the task's zone."""
+    """Return a time of day in the task's zone, on a day within a week of today."""
     timezone = task.definition.timezone
     today, times = now.astimezone(zone(timezone)).date(), list[datetime]()
     for days in _AROUND:

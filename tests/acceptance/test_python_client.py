@@ -23,7 +23,7 @@ from turnkeeper.client.clients import _at_once
 from turnkeeper.client.operations import Operations
 from turnkeeper.client.transport import Blocking
 from turnkeeper.config.home import Home
-from turnkeeper.errors import Unreachable
+from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.rpc.channel import method_of
 
 pytestmark = pytest.mark.process
@@ -43,6 +43,15 @@ def shared(postgres_server: Server | None) -> Iterator[Constellation]:
 def tk(shared: Constellation) -> Iterator[client.Turnkeeper]:
     with client.Turnkeeper(shared.home.root, program="script") as made:
         yield made
+
+
+def test_a_wait_for_something_else_than_a_turn_says_what_to_give(tk: client.Turnkeeper) -> None:
+    task = tk.create_task("waits", every="1h", **OF_TASK)
+    with pytest.raises(InvalidInput, match="what: a Task is not a turn, a fire or a message; give what run_task"):
+        tk.wait(task, timeout="20s")  # type: ignore[arg-type]
+    turn = tk.wait(tk.run_task("waits"))
+    assert tk.wait(turn).turn_id == turn.turn_id
+    tk.delete_task("waits")
 
 
 def examples(page: str) -> list[str]:

@@ -19,7 +19,7 @@ from turnkeeper.client.transport import OnLoop
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Conflict, Denied, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import Greeted, Greeting, daemon_of
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.times import rfc3339
@@ -198,20 +198,24 @@ class Operations:
 
     async def wait(
         self,
-        what: values.Sent | values.Fire | str,
+        what: values.Sent | values.Fire | values.Turn | str,
         *,
         timeout: Duration = timedelta(minutes=10),  # noqa: ASYNC109
     ) -> values.Turn:
         """Wait until a turn has ended or waits for its author, across restarts of the daemons. Return the turn.
 
         Args:
-            what: the sent message, the fire, or a turn's id.
+            what: the sent message, the fire, the turn, or a turn's id.
             timeout: the longest time to wait.
 
         Raises:
+            InvalidInput: `what` is something else, such as a task or the result of `run`.
             TimedOut: the turn neither ended nor asked in time. It continues to run.
             Conflict: the fire has no turn: it was skipped, coalesced into another fire, or withdrawn.
         """
+        if not isinstance(what, values.Sent | values.Fire | values.Turn | str):
+            hint = "give what run_task or send returned; run has waited already"
+            raise InvalidInput(f"a {type(what).__name__} is not a turn, a fire or a message", where="what", hint=hint)
         clock, pause_s = SystemClock(), _POLLS_S[0]
         deadline = clock.monotonic() + span(timeout, "timeout").total_seconds()
         while True:

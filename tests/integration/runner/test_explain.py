@@ -6,6 +6,7 @@ import pytest
 
 from task_runner.scheduler.planning import quarantine
 from tests.integration.runner.conftest import Rig
+from tests.integration.runner.emitting import create, emit
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -333,3 +334,26 @@ async def test_a_time_of_day_that_the_clocks_skip_is_looked_for_on_other_days(ri
     await rig.pass_time((datetime(2026, 3, 29, 0, 0, tzinfo=UTC) - T0).total_seconds())  # at 02:00 it becomes 03:00
     answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at="02:30"))
     assert answer.at.ToDatetime(UTC) == datetime(2026, 3, 28, 1, 30, tzinfo=UTC)
+
+
+async def test_a_weekly_task_is_explained_at_its_nearest_day(rig: Rig) -> None:
+    await rig.create(every="", cron="59 4 * * 6", timezone="UTC")  # Saturdays; now it is Monday
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at="04:59"))
+    assert answer.at.ToDatetime(UTC) == datetime(2026, 3, 7, 4, 59, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("schedule", [{"every": "1h"}, {"on": "demo"}], ids=["schedule", "event"])
+async def test_a_stopped_task_says_so_also_if_its_newest_fire_was_another_one(
+    rig: Rig, schedule: dict[str, str]
+) -> None:
+    await create(rig, "digest", **schedule)
+    await rig.pass_time(1)
+    if "on" in schedule:
+        await emit(rig)
+    else:
+        await rig.service.run_task(wire.RunTaskRequest(name="digest"))
+    await rig.service.pause_task(wire.PauseTaskRequest(name="digest", note="holidays", until="2026-03-05T09:00:00Z"))
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
+    assert answer.HasField("fire")
+    told = "The task is paused: holidays. Times that come due meanwhile are skipped when it is resumed."
+    assert [f"{told} It resumes automatically at 2026-03-05T09:00:00Z."] == [one for one in answer.lines if told in one]
