@@ -99,7 +99,8 @@ class Bench:
     async def crash(self) -> None:
         """Abandon the runtime without a word, and open another on what is on disk."""
         worker: Any = self.runtime.worker
-        worker._claiming.cancel()
+        for task in filter(None, (worker._claiming, worker._taking)):  # two runtimes would refuse a message twice
+            task.cancel()
         self._left.append(self.runtime)
         if self.shared:
             await self._die()
