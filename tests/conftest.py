@@ -187,8 +187,10 @@ def no_options_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_process_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that runs in this process does not lower the priority of all tests behind it."""
+    """A program in this process neither lowers the priority of all tests behind it nor names their connections."""
     monkeypatch.setattr(os, "nice", lambda _by: 0)
+    monkeypatch.setenv("PGAPPNAME", "")
+    monkeypatch.delenv("PGAPPNAME")
 
 
 @pytest.fixture(autouse=True)

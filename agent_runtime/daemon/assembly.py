@@ -117,6 +117,7 @@ async def assemble(
         log = EventLog(home.logs, PROCESS, clock)
         stack.callback(log.close)
         if shared:
+            os.environ.setdefault("PGAPPNAME", f"turnkeeper {PROCESS} {nodes.name_of(settings.node)}")
             make_schemas(shared)
         url = in_schema(shared, SCHEMA) if shared else ""
         stores = () if url or place else (home.agent_db, home.checkpoints_db)

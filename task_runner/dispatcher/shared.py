@@ -7,6 +7,7 @@ that one runner records under the lock of its task. Neither step needs an answer
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -61,6 +62,7 @@ async def opened(
     `reached` are the arguments of :class:`Runtime` for the runtime of this machine.
     """
     clock = SharedClock()
+    os.environ.setdefault("PGAPPNAME", f"turnkeeper {process} {nodes.name_of(settings.node)}")  # in pg_stat_activity
     database.make_schemas(settings.store.url, upgrade=daemon)
     recorder = chain.Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
     store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy, recorder)

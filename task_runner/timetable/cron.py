@@ -94,7 +94,7 @@ def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
     """
     typed = expression.strip(_AROUND)
     # Without an H the name has no effect, and tasks with the same expression share one parsed pattern.
-    pattern = _parsed(typed, name if "H" in typed.upper() else "")
+    pattern = parsed(typed, name if "H" in typed.upper() else "")
     return CronTimetable(expression=expression.strip(), zone=zone, pattern=pattern, offsets=offsets_of(zone))
 
 
@@ -109,7 +109,7 @@ def otherwise_in_classic_cron(expression: str) -> str:
     Source: Vixie cron, which stores a flag for a field that begins with a star.
     """
     typed = expression.strip(_AROUND)
-    days = _parsed(typed, "").days
+    days = parsed(typed, "").days
     assert isinstance(days, CronDays)
     _, _, _, day, _, weekday = _fields(typed, "")
     classic = replace(days, either=not (day.text.startswith("*") or weekday.text.startswith("*")))
@@ -123,13 +123,8 @@ def otherwise_in_classic_cron(expression: str) -> str:
     )
 
 
-def forget_parsed() -> None:
-    """Clear the cache of parsed expressions, to measure the parser. The cache of single items stays."""
-    _parsed.cache_clear()
-
-
 @lru_cache(maxsize=4096)
-def _parsed(expression: str, name: str) -> LocalPattern:
+def parsed(expression: str, name: str) -> LocalPattern:
     _check_characters(expression)
     fields = list(_fields(expression, name))
     _, minute, hour, day, _, weekday = fields

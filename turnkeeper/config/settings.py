@@ -176,7 +176,6 @@ class StoreSettings(_Section):
         "sqlite",
         description="sqlite: files in the home; postgresql://… shares them with other machines (turnkeeper[postgres])",
     )
-
     notifications: bool = Field(
         True, description="whether machines notify each other at once (LISTEN); else they poll each second"
     )
@@ -185,10 +184,11 @@ class StoreSettings(_Section):
     @classmethod
     def _without_password(cls, value: str) -> str:
         value = re.sub(r"^postgres(?=://)", "postgresql", value)
-        if not re.fullmatch(r"sqlite|postgresql://\S+", value):
-            raise ValueError("is neither sqlite nor a URL as postgresql://USER@HOST/NAME")
         if re.match(r"postgresql://[^/@]*:[^/@]+@", value) or re.search(r"[?&]password=", value):
             raise ValueError("holds a password; put it into PGPASSWORD, in the home's .env for instance, or ~/.pgpass")
+        host = r"(\[[\w:.%]+\]|[^][:,/?\s]*)(:\d{1,5})?"
+        if not re.fullmatch(rf"sqlite|postgresql://(?=.)([^/?@\s]*@)?{host}(,{host})*([/?]\S*)?", value):
+            raise ValueError("is neither sqlite nor a URL as postgresql://USER@HOST:PORT/NAME; several: HOST,HOST")
         return value
 
     def heard(self, *channels: str) -> tuple[str, ...]:

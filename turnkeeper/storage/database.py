@@ -519,8 +519,8 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         hint = "install turnkeeper[postgres]"
         raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
     except OperationalError as error:
-        why = str(error.orig).partition("\n")[0]
-        raise Unreachable(f"cannot be opened: {why}", where=shown(url), hint=statements.unconnected(why)) from error
+        why, hint = statements.unconnected(str(error.orig))
+        raise Unreachable(f"cannot be opened: {why}", where=shown(url), hint=hint) from error
     except DatabaseError as error:
         raise unopened(error.orig or error, shown(url), "a store") from error
     return engine

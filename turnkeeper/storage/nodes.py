@@ -437,10 +437,7 @@ def connected(url: str) -> Iterator[Any]:
         what = "its tables are of an older version"
         raise TurnkeeperError(what, where=url, hint="they are brought up to date by: turnkeeper up") from error
     except psycopg.OperationalError as error:
-        why = str(error).partition("\n")[0]
-        hint = unconnected(why) or (
-            "start it, or correct [store] url; the daemons continue by themselves once it answers"
-        )
+        why, hint = unconnected(str(error))
         raise Unreachable(f"does not answer: {why}", where=url, hint=hint) from error
 
 

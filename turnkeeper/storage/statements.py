@@ -298,13 +298,12 @@ _UNCONNECTED = {
 }
 
 
-def unconnected(why: str) -> str:
-    """Return a hint for a refused connection to PostgreSQL, from its message, because there is no error code.
-
-    >>> unconnected('FATAL: no pg_hba.conf entry for host "10.0.0.2"'), unconnected("Connection refused")
-    ("allow this machine in the server's pg_hba.conf", '')
-    """
-    return next((hint for said, hint in _UNCONNECTED.items() if said in why), "")
+def unconnected(said: str) -> tuple[str, str]:
+    """Return why a server refused a connection, or each of several servers, and a hint. There is no error code."""
+    each = re.findall(r"^- host: '(.*?)', port: '(.*?)', hostaddr: \S+: (.*)$", said, re.MULTILINE)
+    why = "; ".join(f"{host}:{port}: {one}" for host, port, one in each) or said.partition("\n")[0]
+    start = "start it, or correct [store] url; the daemons continue by themselves once it answers"
+    return why, next((hint for part, hint in _UNCONNECTED.items() if part in why), start)
 
 
 def refuse_weak(connection: sa.Connection, where: str) -> None:

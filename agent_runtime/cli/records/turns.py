@@ -90,8 +90,6 @@ def show(turn: TurnId, output: OutputOption = Output.TABLE) -> None:
     Example: turnkeeper turns show turn-8ddc61
     """
     row = _turn(turn, read)
-    if machine := offered("machine of a turn", terminal.named_home(), row["turn_id"]):
-        row |= {"machine": machine}
     show_record(row, output, name_key="turn_id", lines=_lines(row))
     if output in FOR_PEOPLE and row["summary"]:
         note(f"all its messages: turnkeeper conversation show --thread {row['thread_id']}")
@@ -131,11 +129,10 @@ def _lines(row: Row) -> list[tuple[str, str]]:
     asked = " (cancel requested)" if row["cancel_requested"] and row["status"] not in FINISHED else ""
     return lines_of(
         row,
-        "turn=turn_id status started_by via channel thread=thread_id agent graph category machine started ended took "
-        "tokens summary error",
+        "turn=turn_id status started_by via channel thread=thread_id agent graph category started ended took tokens "
+        "summary error",
         status=in_words(row["status"]) + asked,
         started_by=cause,
-        machine=row.get("machine", ""),
         started=shown(row["started_at"]),
         ended=shown(row["ended_at"]),
         took=span(row["started_at"], row["ended_at"]),

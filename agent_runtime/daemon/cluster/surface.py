@@ -7,7 +7,6 @@ SURFACE = Surface(
     offers={
         "lost end of a chain": "agent_runtime.daemon.cluster.losses:lost_end",
         "loss of a database": "agent_runtime.daemon.cluster.losses:found_loss",
-        "machine of a turn": "turnkeeper.storage.server.snapshot:machine_of",
         "shared-beat": "agent_runtime.daemon.cluster.parts:join",
         "shared-mailboxes": "agent_runtime.daemon.cluster.parts:open_mailboxes",
         "shared-checkpoints": "agent_runtime.graph.checkpointer.postgres:CheckpointDatabase",

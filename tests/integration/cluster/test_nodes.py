@@ -375,6 +375,8 @@ def test_a_machine_runs_what_its_roles_name_and_a_page_alone_is_answered(cluster
     cluster.until(lambda: all(is_serving(page.socket(name)) for name in ("task-runner", "agent-runtime")))
     done = command(page, *made)
     assert done.returncode == 0, done.stderr
+    shown = cluster.rows("SELECT application_name FROM pg_stat_activity WHERE datname = current_database()")
+    assert {("turnkeeper task-runner machine-2",), ("turnkeeper agent-runtime machine-2",)} <= {*shown}
     assert list(of_nodes(nodes.read_cluster(cluster.url))) == [], "a runner has no categories, on a page either"
     assert command(page, "send", "general", "hello").returncode == 0
     assert cluster.rows("SELECT state FROM runtime.envelopes") == [("waiting",)], "a machine with the role takes it"

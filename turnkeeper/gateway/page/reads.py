@@ -146,14 +146,11 @@ class Reads:
         """Show one turn: its messages and calls, its approvals, its duration and tokens."""
         id_ = request.path_params["turn_id"]
         about = await self._ask(agents.GetTurnRequest(turn_id=id_), needed=True)
-        found, (machine, _) = await asyncio.gather(
-            self._ask(agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS)),
-            self._stored(self._shell.answers.machine_of(id_)),
-        )
+        found = await self._ask(agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS))
         turns = [turn for turn in found.turns if turn.turn_id == id_]
         return await self._shell.page(
             request, "conversation.html", title=f"Turn {id_}", topics="turns", channel=about.channel, turns=turns,
-            channels=None, single=True, about=about, machine=machine,
+            channels=None, single=True, about=about,
         )  # fmt: skip
 
     async def tasks(self, request: Request, *, loops: bool) -> Response:

@@ -176,11 +176,6 @@ class Answers:
         url = self._gateway.settings.store.shared_url
         return list(await self._stored("decisions", partial(stores.decisions, self._gateway.home, url)))
 
-    async def machine_of(self, turn_id: str) -> str:
-        """Return the machine that ran a turn last. Empty if unknown. Raises Unreachable."""
-        read = partial(offered, "machine of a turn", self._gateway.home, turn_id)
-        return await self._stored(f"machine of {turn_id}", read) or ""
-
     async def runs(self) -> dict[str, list[stores.Run]]:
         """Return the newest fires of each task. Raises TurnkeeperError."""
         url = self._gateway.settings.store.shared_url

@@ -1,31 +1,11 @@
 """Reads of a database that several machines share, for commands and pages that show its rows."""
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, suppress
 from typing import Any
 
-from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, InvalidInput, Unreachable
 from turnkeeper.storage import schema_revision
 from turnkeeper.storage.server.url import noticing
-
-# The record of a turn's end stands in the chain of its machine; of a turn that runs, the owner of its thread is known.
-_MACHINE = """
-SELECT node FROM audit_records JOIN audit_chains USING (chain) WHERE body LIKE $1
-UNION ALL SELECT nodes.name FROM runner.nodes JOIN threads USING (owner) JOIN turns USING (thread_id)
-WHERE turn_id = $2 AND ended_at_us IS NULL AND owner <> ''
-"""
-
-
-def machine_of(home: Home, turn_id: str) -> str:
-    """Return the machine that ran a turn last. Empty if unknown, or if no machines share the store."""
-    with suppress(TurnkeeperError):
-        if url := load_settings(home).store.shared_url:
-            with closing(SharedSnapshot(url, "runtime", within_s=2.0)) as store:
-                found = store.execute(_MACHINE, (f'%"kind":"turn",%"turn":"{turn_id}"}}', turn_id))
-                return next((str(name) for (name,) in found), "")
-    return ""
 
 
 class SharedSnapshot:

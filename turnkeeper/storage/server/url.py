@@ -29,7 +29,13 @@ def noticing(url: str, **asked: str) -> str:
 
 def shown(url: str) -> str:
     """Return a URL as its user wrote it, without the password."""
-    return parsed(url).difference_update_query([*_ASKED, "options"]).render_as_string()
+    said = parsed(url).difference_update_query([*_ASKED, "options"])
+    names, ports = (str(said.query.get(key, "")).split(",") for key in ("host", "port"))
+    if len(names) == 1:
+        return said.render_as_string()
+    hosts = (f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name, port in zip(names, ports, strict=True))
+    text = said.difference_update_query(["host", "port"]).render_as_string()
+    return re.sub(r"(?<=://)([^/]*)", lambda user: user[1] + ",".join(hosts), text, count=1)
 
 
 def parsed(url: str) -> URL:
@@ -37,6 +43,6 @@ def parsed(url: str) -> URL:
     found = re.match(r"([^:]+://(?:[^/?@]*@)?)([^/?]*,[^/?]*)(.*)", url, re.DOTALL)
     if found is None:
         return make_url(url)
-    hosts, _, ports = zip(*(host.partition(":") for host in found[2].split(",")), strict=True)
+    hosts, ports = zip(*re.findall(r"(?:^|,)\[?([^,]*?)\]?(?::(\d+))?(?=,|$)", found[2]), strict=True)
     several = {"host": ",".join(map(unquote, hosts)), "port": ",".join(port or "5432" for port in ports)}
     return make_url(found[1] + found[3]).update_query_dict(several)
