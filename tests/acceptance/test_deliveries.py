@@ -146,6 +146,7 @@ def test_a_command_gets_the_arguments_of_the_call_that_waits_and_the_link_that_d
     assert text.endswith(f"{tool}: {arguments}\n\nDecide it here, once, within a day: {link}")
 
 
+@pytest.mark.sqlite_only("the file of tools and the category lie in the home of the machine that is asked")
 def test_a_task_whose_tool_raises_has_failed_for_its_history_its_followers_and_those_who_are_told(
     stopped: Constellation, hook: Hook
 ) -> None:
