@@ -88,6 +88,7 @@ def test_a_run_has_the_category_conversation_and_the_homes_own_file_of_it_counts
         (waiting,) = lg.until_waiting(thread)["interrupts"].values()
     finally:
         file.write_text(before)
+    run = lg.ask("GET", f"/threads/{thread}/runs/{run['run_id']}")
     assert run["metadata"]["turnkeeper"]["category"] == "conversation"
     assert waiting[0]["value"]["turnkeeper"]["missing_scope"] == "memory.put"
 

@@ -96,8 +96,8 @@ class Seals:
         if self._required:
             self._check(data, content)
         envelope = decode(content)
-        if self._required and envelope.to != self._agent:
-            raise InvalidInput(f"is sealed for {envelope.to} but was found in the inbox of {self._agent}", where="to")
+        if self._required:
+            self._check_recipient(envelope)
         return envelope
 
     def seal_file(self, path: Path) -> None:
@@ -119,6 +119,10 @@ class Seals:
             raise InvalidInput("was made with a key that this home does not have", where="seal", hint=REQUEUE)
         if not hmac.compare_digest(seal(content, key), data):
             raise Damaged(content)
+
+    def _check_recipient(self, envelope: Envelope) -> None:
+        if envelope.to != self._agent:
+            raise InvalidInput(f"is sealed for {envelope.to} but was found in the inbox of {self._agent}", where="to")
 
 
 def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
