@@ -105,6 +105,7 @@ def is_whole(shown: str) -> bool:
     return all(words in said for words in ("Send the key to the garden gate", "the shed", "the pond"))
 
 
+@pytest.mark.sqlite_only("the settings of the model are of the machine that is asked; another one runs the turn")
 def test_no_surface_hides_a_part_of_a_prompt(stopped: Constellation, model: ChatServer) -> None:
     stopped.home.environment.write_text(f"OPENAI_API_KEY={KEY}\n")
     stopped.home.environment.chmod(0o600)

@@ -31,7 +31,7 @@ def shown(url: str) -> str:
     """Return a URL as its user wrote it, without the password."""
     said = parsed(url).difference_update_query([*_ASKED, "options"])
     names, ports = (str(said.query.get(key, "")).split(",") for key in ("host", "port"))
-    if len(names) == 1:
+    if len(names) == 1 or len(names) != len(ports):
         return said.render_as_string()
     hosts = (f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name, port in zip(names, ports, strict=True))
     text = said.difference_update_query(["host", "port"]).render_as_string()

@@ -9,6 +9,7 @@ from turnkeeper.storage.statements import unconnected
 WRITTEN = [
     "postgresql://u@db.example.org/turnkeeper",
     "postgresql:///turnkeeper?host=%2Fvar%2Frun",
+    "postgresql://u@/turnkeeper?host=%2Fone%2C%2Ftwo",
     "postgresql://u@one:5432,two:6432/turnkeeper",
     "postgresql://one:5432,two:5432/turnkeeper?target_session_attrs=read-write",
     "postgresql://u@[::1]:5432,two:5432/turnkeeper",
