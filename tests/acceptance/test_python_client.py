@@ -47,7 +47,9 @@ def tk(shared: Constellation) -> Iterator[client.Turnkeeper]:
 
 def test_a_wait_for_something_else_than_a_turn_says_what_to_give(tk: client.Turnkeeper) -> None:
     task = tk.create_task("waits", every="1h", **OF_TASK)
-    with pytest.raises(InvalidInput, match="what: a Task is not a turn, a fire or a message; give what run_task"):
+    with pytest.raises(
+        InvalidInput, match="what: a Task is not a turn, a fire or a message; give the value that run_task"
+    ):
         tk.wait(task, timeout="20s")  # type: ignore[arg-type]
     turn = tk.wait(tk.run_task("waits"))
     assert tk.wait(turn).turn_id == turn.turn_id

@@ -1,8 +1,8 @@
-"""Receipts for envelopes: a line in the day's ledger, and an `ack` envelope to a sender that asked for one.
+"""Receipts for envelopes: a line in the ledger of the day, and an `ack` envelope to a sender that asked for one.
 
-`logs/channel-acks-<date>.jsonl` is an event log that all processes share. A line names the envelope and never carries
-its text. Both receipts are written before the envelope is archived. If a crash comes in between, the next process
-writes both again with the same ids.
+`logs/channel-acks-<date>.jsonl` is an event log that all processes share. A line names the envelope and never contains
+its text. Both receipts are written before the envelope is archived. If the process crashes in between, the next process
+writes both receipts again with the same ids.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class AckLedger:
         self._log = EventLog(folder, process, clock, prefix=_PREFIX, follows_links=False)
 
     def received(self, claimed: Sequence[Claimed], *, durable: bool = True) -> None:
-        """Append a received line for each envelope, in one write. With `durable`, sync to disk. Raises Exhausted."""
+        """Append a received line for each envelope in one write. With `durable`, sync to disk. Raises Exhausted."""
         with machine_errors(self._folder):
             self._log.append([("envelope.received", _receipt(item)) for item in claimed], durable=durable)
 
@@ -50,7 +50,7 @@ def _receipt(claimed: Claimed) -> dict[str, Any]:
 
 
 def ack_id(envelope: Envelope) -> str:
-    """Return the id of an envelope's receipt. The id is the same each time the receipt is written."""
+    """Return the id of an envelope's receipt. Each call for the same envelope returns the same id."""
     text = json.dumps([envelope.to, envelope.sender, envelope.id])
     return f"ack-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
@@ -92,7 +92,7 @@ def acknowledge(
 
 
 def read_acks(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the receipts of all days, ordered by time, each id once."""
+    """Yield the receipts of all days, ordered by time. Yield each id once."""
     records: dict[str, dict[str, Any]] = {}
     for record in read_events(folder, _PREFIX):
         records.setdefault(str(record.get("id", "")), record)

@@ -1,9 +1,9 @@
-"""Writing envelopes: names that sort in writing order, then temporary file, sync, link, and one sync of the folder.
+"""Writing envelopes: names that sort in writing order, then a temporary file, sync, link, and one sync of the folder.
 
-A name holds nanoseconds (20 digits), pid, random hex, sequence and sender. The order holds between processes and after
-the clock steps back: a put that begins after another has returned gets a later name. `.newest` holds the last
-nanosecond given out; a process reads and raises it under the file's lock. If that file is lost or outdated, the names
-of the files in the folders replace it.
+A name contains nanoseconds (20 digits), the pid, random hex digits, a sequence number and the sender. The order holds
+between processes, and also after the clock steps back: a put that begins after another one has returned gets a later
+name. `.newest` contains the last nanosecond that was given out. A process reads and increases it under the file's lock.
+If that file is lost or outdated, the names of the existing files decide instead.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from turnkeeper.times import to_us
 
 MARK = ".newest"
 _NAME = re.compile(r"(\d{20})-(\d{1,10})-[0-9a-f]{8}-\d{6,12}-[a-z0-9@-]+\.json", re.ASCII)
-_LATEST_NS = 9 * 10**18  # in the year 2255; a forged later name does not raise our own names
+_LATEST_NS = 9 * 10**18  # a time in the year 2255; a later name is forged and does not raise our own names
 _DIGITS = 20
 _TAG_DIGITS = 8
 
@@ -45,7 +45,7 @@ class Names:
         return [self._name(first + n, tag, sender) for n, (tag, sender) in enumerate(zip(cut, senders, strict=True))]
 
     def tag(self) -> str:
-        """Return digits that distinguish files to which a foreign writer gave the same name."""
+        """Return digits that distinguish files to which other programs gave the same name."""
         return self._entropy.hex(_TAG_DIGITS)
 
     def _reserve(self, count: int) -> int:
@@ -66,7 +66,7 @@ class Names:
 
 
 def ns_of(name: str) -> int | None:
-    """Return the nanoseconds in a name of ours, or None for a foreign name.
+    """Return the nanoseconds in a name of ours, or None for any other name.
 
     >>> ns_of("01772442000000000000-7-0a1b2c3d-000001-author.json")
     1772442000000000000
@@ -77,7 +77,7 @@ def ns_of(name: str) -> int | None:
 
 
 def writer_of(temporary: str) -> int | None:
-    """Return the pid in the name of a temporary file of ours. None for any other name.
+    """Return the pid in the name of one of our temporary files. Return None for any other name.
 
     >>> writer_of(".01772442000000000000-7-0a1b2c3d-000001-author.json.tmp")
     7
@@ -94,20 +94,19 @@ def _number(digits: bytes) -> int:
 
 Failure = TurnkeeperError | None
 SMALLEST_GROUP = 4
-_CHUNK = 256  # most files that one pass of syncs waits for; their descriptors are not held open
-# On these file systems syncfs(2) writes data and names, and reports errors as fsync(2) of each file would.
+_CHUNK = 256  # the most files for which one pass of syncs waits; their descriptors are not kept open
+# On these file systems, syncfs(2) writes data and names, and reports the same errors as fsync(2) of each file.
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs"})
 _SYNCFS_REPORTS = (5, 8)  # Source: syncfs(2), VERSIONS
 
 
 class GroupingFiles(SystemFiles):
-    """The machine's file system, which syncs a group of new files at once if that is safe, else one by one."""
+    """The machine's file system. It syncs a group of new files at once if that is safe, or else one by one."""
 
     def __init__(self) -> None:
         self._one_pass: dict[int, bool] = {}
 
     def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[Failure]:
-        """Create the files and sync them all."""
         failures: list[Failure] = []
         for start in range(0, len(items), _CHUNK):
             chunk = items[start : start + _CHUNK]
@@ -123,9 +122,10 @@ class GroupingFiles(SystemFiles):
 
 
 def link_all(files: Files, inbox: Path, items: Sequence[tuple[str, bytes]]) -> list[Failure]:
-    """Put each (name, data) into `inbox`. On return, each file without a failure is on disk under its name.
+    """Put each (name, data) into `inbox`.
 
-    A failed file is not in `inbox`, unless a reader took the file between its link and a failed sync of the folder.
+    When the function returns, each file without a failure is on disk under its name. A failed file is not in `inbox`,
+    unless a reader took it after the link and before a failed sync of the folder.
     """
     paths = [(f"{inbox}/.{name}.tmp", f"{inbox}/{name}") for name, _ in items]
     new = [(path, data) for (path, _), (_, data) in zip(paths, items, strict=True)]
@@ -159,7 +159,7 @@ def _write_in_one_pass(items: Sequence[tuple[str, bytes]]) -> list[Failure]:
     failures: list[Failure] = []
     try:
         with machine_errors(folder):
-            # Opened before the writes, because the kernel reports only errors that occur after the open.
+            # Open the folder before the writes, because the kernel reports only errors that occur after the open.
             watch = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except Exhausted as error:
         return [error] * len(items)
@@ -194,7 +194,7 @@ def _kernel_reports() -> bool:
 
 
 def _file_system_of(device: int) -> str:
-    """Return a device's file system type from the kernel's mount table. Empty if the device is not listed."""
+    """Return the type of a device's file system from the kernel's mount table. Empty if the device is not listed."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")

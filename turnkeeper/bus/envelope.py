@@ -1,9 +1,9 @@
 """One message between agents: its fields, their checks, its bytes, and the wrapper in which a model sees it.
 
-An envelope is checked when it is written and again when it is read, because any program may put a file into an inbox.
-No message may contain a wrapper, because it could close its own wrapper and open one that names another sender.
+An envelope is checked when it is written and when it is read, because any program may put a file into an inbox. No
+message may contain a wrapper, because it could close its own wrapper and open one that names another sender.
 
-Every parser must read the JSON alike: no duplicate keys, no NaN, no infinity, bounded depth and numbers, UTF-8 only.
+Every parser must read the same content: no duplicate keys, no NaN, no infinity, limited depth and numbers, UTF-8 only.
 Source: RFC 7493 (I-JSON) for the rules; the bounds are ours.
 """
 
@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, NoReturn
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-# The slash may be a look-alike that NFKC keeps; a prefix may precede the name. The possessive `++` prevents
+# The slash may be a look-alike that NFKC keeps. A prefix may precede the name. The possessive `++` prevents
 # backtracking, because the text is untrusted and must be read in one pass.
 _TOKEN = re.compile(r"<\s*+(?:[/\\\u2044\u2215\u29f8]\s*+)?(?:[\w.-]++:)?channel\b", re.IGNORECASE)
-# Characters that display as nothing: format, control, combining marks, unassigned (with reserved default-ignorables).
+# Characters that display as nothing: format and control characters, combining marks, unassigned ones (with reserved
+# default-ignorables).
 _UNSEEN_CATEGORIES = frozenset({"Cf", "Cc", "Cn", "Co", "Mn", "Me"})
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0")  # Hangul fillers are letters that display as nothing
 _LABEL_FORBIDDEN = frozenset('<>"')
@@ -31,9 +32,9 @@ LONGEST_LABEL = 255
 
 
 def check_text(text: str, *, where: str = "text") -> None:
-    """Raise InvalidInput for a wrapper token in any spelling, or for a character without a UTF-8 form.
+    """Raise InvalidInput for a wrapper token in any spelling, and for a character without a UTF-8 form.
 
-    Differences of width, case and invisible characters do not hide a token.
+    A token is found in spite of other widths, other case and invisible characters.
     """
     try:
         text.encode("utf-8")
@@ -46,7 +47,7 @@ def check_text(text: str, *, where: str = "text") -> None:
 
 
 def check_label(value: str, *, where: str) -> None:
-    """Raise InvalidInput unless `value` can stand in an attribute: short, visible, no markup. Empty is valid."""
+    """Raise InvalidInput unless `value` is valid in an attribute: short, visible and without markup. Empty is valid."""
     if len(value) > LONGEST_LABEL:
         raise InvalidInput(f"is longer than {LONGEST_LABEL} characters", where=where)
     for character in value:
@@ -93,13 +94,13 @@ __all__ = [
 VERSION = 1
 LARGEST_BYTES = 4 << 20
 KINDS = frozenset({"message", "fire", "loop-tick", "handoff", "shutdown", "ack", "escalation"})
-# Fields of a fire in the contract: what caused it, and how many earlier times were missed.
+# Fields of a fire in the contract: the cause of the fire, and the number of earlier times that were missed.
 FIRE_KINDS = frozenset({"scheduled", "manual", "backfill", "wake", "event"})
 CATCH_UP_POLICIES = frozenset({"skip", "run-once", "run-all"})
 _PARTY = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
-# Made once, because `json.dumps` would make an encoder for each call. A checked envelope contains no cycle.
+# Create the encoder once, because `json.dumps` would create one for each call. A checked envelope contains no cycle.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _REQUIRED = ("v", "id", "from", "to", "kind", "ts")
 _TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "ts")
@@ -111,12 +112,12 @@ class Envelope:
     """A message on the bus.
 
     Attributes:
-        id: drawn by the writer, unique.
+        id: a unique id that the writer makes.
         sender: who wrote the envelope; a channel replaces it with the identity that the channel verified.
         to: the agent whose inbox receives the envelope.
         kind: one of `KINDS`.
         thread: the conversation thread; empty for none.
-        swarm: a label for a group of agents working together; empty for none.
+        swarm: a label for a group of agents that work together; empty for none.
         idempotency_key: of two envelopes with the same key, an inbox drops the second; empty for none.
         requires_ack: the reader writes an ack line and answers with an `ack` envelope.
         text: the text for a model or a person.
@@ -136,7 +137,7 @@ class Envelope:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def checked(self) -> "Envelope":
-        """Return the envelope if every field is valid. Raises InvalidInput that names the first invalid field."""
+        """Return the envelope if every field is valid. Raises InvalidInput, which names the first invalid field."""
         for name, value in (("from", self.sender), ("to", self.to)):
             if not _PARTY.fullmatch(value):
                 raise InvalidInput(f"{value[:40]!r} is not an agent's or channel's name", where=name)
@@ -156,7 +157,7 @@ class Envelope:
 
 
 class Encoded(NamedTuple):
-    """A checked envelope's bytes, and the fields that the bus needs to put the envelope."""
+    """The bytes of a checked envelope, and the fields that the bus needs for a put."""
 
     to: str
     sender: str
@@ -165,12 +166,12 @@ class Encoded(NamedTuple):
 
 
 def encoded(envelope: Envelope) -> Encoded:
-    """Encode an envelope for a put. Raises InvalidInput as :func:`encode` does."""
+    """Encode an envelope for a put. Raises the same InvalidInput as :func:`encode`."""
     return Encoded(envelope.to, envelope.sender, envelope.idempotency_key, encode(envelope))
 
 
 def encode(envelope: Envelope) -> bytes:
-    """Return the envelope as one JSON document in UTF-8. Raises InvalidInput if invalid or over 4 MiB."""
+    """Return the envelope as one JSON document in UTF-8. Raises InvalidInput if it is invalid or over 4 MiB."""
     envelope.checked()
     check_value([envelope.meta], where="meta")
     data = written(envelope).encode()
@@ -219,12 +220,12 @@ def decode(data: bytes) -> Envelope:
 
 
 def shown(envelope: Envelope) -> str:
-    """Return the text as a model sees it, in a wrapper that names the sender."""
+    """Return the text in the form for a model: in a wrapper that names the sender."""
     return wrapped(sender=envelope.sender, kind=envelope.kind, thread=envelope.thread, text=envelope.text)
 
 
 def with_sender(envelope: Envelope, verified: str) -> Envelope:
-    """Return the envelope with the identity that its channel verified as the sender."""
+    """Return the envelope with the identity that the channel verified as its sender."""
     return replace(envelope, sender=verified)
 
 
@@ -239,7 +240,7 @@ def parse_instant(text: str) -> datetime:
 
 
 DEEPEST = 32
-LONGEST_NUMBER = 64  # digits, sign and exponent included
+LONGEST_NUMBER = 64  # digits including sign and exponent
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _LARGEST_PLAIN = 1 << 62
@@ -248,8 +249,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
-    """Parse one JSON object. Raises InvalidInput that names `where` for any other bytes."""
-    # Text with few brackets cannot nest too deep; counting the depth would read the text twice.
+    """Parse one JSON object. Raises InvalidInput, which names `where`, for any other bytes."""
+    # Text with few brackets cannot be nested too deep. To count the depth would mean to read the text twice.
     if data.count(b"[") + data.count(b"{") > DEEPEST and _nesting(data) > DEEPEST:
         raise InvalidInput(f"is nested deeper than {DEEPEST} levels", where=where)
     try:
@@ -258,7 +259,7 @@ def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
         raise InvalidInput(f"is not JSON as the bus writes it: {error}", where=where) from error
     if not isinstance(fields, dict):
         raise InvalidInput("is not a JSON object", where=where)
-    if b"\\u" in data:  # only an escape can still produce a lone surrogate; the decoder refused all others above
+    if b"\\u" in data:  # only an escape can produce a lone surrogate here, because the decoder refused all others
         check_value(fields, where=where)
     return fields
 
@@ -266,7 +267,7 @@ def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
 def check_value(value: object, *, where: str) -> None:
     """Raise InvalidInput for a value that JSON would change, or that :func:`parse_object` refuses.
 
-    A tuple is accepted as the list that it becomes.
+    A tuple is accepted, because it becomes a list.
     """
     if _is_plain(value, DEEPEST):
         return
@@ -281,7 +282,7 @@ def check_value(value: object, *, where: str) -> None:
 
 
 def _is_plain(value: object, deepest: int) -> bool:
-    """Return True if the value is of a common kind that is always valid, False if it needs a full check."""
+    """Return True if the value has a common type that is always valid, or False if it needs a full check."""
     if type(value) is dict:
         if not all(type(key) is str and key.isascii() for key in value):
             return False
@@ -309,7 +310,7 @@ def _inside(level: list[object], where: str) -> list[object]:
     for item in level:
         kind = type(item)
         if (kind is str and item.isascii()) or kind is bool or item is None:  # type: ignore[attr-defined]
-            continue  # most values are of these types, and they are always valid
+            continue  # most values have these types, which are always valid
         _check_scalar(item, where)
         if isinstance(item, dict | list | tuple):
             inside += _children(item, where)
@@ -373,7 +374,7 @@ def _finite_float(digits: str) -> float:
     return value
 
 
-# Made once, like the encoder.
+# Created once, like the encoder.
 _STRICT = json.JSONDecoder(
     object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite_float
 )

@@ -1,8 +1,8 @@
-"""The event log: one JSON line per event, one file per day, one `O_APPEND` write per group of lines.
+"""The event log: one JSON line for each event, one file for each day, one `O_APPEND` write for each group of lines.
 
-Each process has its own files; all processes share the file of envelope receipts (`turnkeeper/bus/acks.py`). Required
-keys: `at` (RFC 3339 UTC), `process`, `pid`, `event`. The rest are fields of the event: ids, states, counts; never a
-prompt, a message, an argument or a secret.
+Each process has its own files. All processes share the file of envelope receipts (`turnkeeper/bus/acks.py`). Required
+keys: `at` (RFC 3339 UTC), `process`, `pid`, `event`. All other keys are fields of the event: ids, states and counts,
+but never a prompt, a message, an argument or a secret.
 """
 
 import contextlib
@@ -24,15 +24,16 @@ _JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json
 
 
 class EventLog:
-    """Writer of one process's events. A line is written whole or not at all, even if several processes write one file.
+    """Writer of one process's events.
 
-    An event reports what has already happened, and a failure to log it undoes nothing. So `emit` raises OSError only
-    for a durable event. Other events that cannot be written are lost, with one warning on stderr until writing works
-    again. The first event written then is `events.lost`, with the number of lost events.
+    A line is written completely or not at all, even if several processes write to the same file. An event reports an
+    action that has already happened. If the event cannot be logged, the action is not undone. So `emit` raises OSError
+    only for a durable event. Other events that cannot be written are lost. One warning goes to stderr until writing
+    succeeds again. The first event after that is `events.lost`, with the number of lost events.
 
     Attributes:
-        trouble: why events are lost at the moment; empty while they are written.
-        count: called with all events, including those that cannot be written.
+        trouble: why events cannot be written at the moment; empty if they can.
+        count: a function that gets all events, including events that cannot be written.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class EventLog:
         self.count: Callable[[Sequence[tuple[str, Mapping[str, Any]]]], object] = len
 
     def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
-        """Append one event. With `durable`, return only when the event is on disk, or raise OSError."""
+        """Append one event. With `durable`, return after the event is on disk, or raise OSError."""
         self.emit_all([(event, fields)], durable=durable)
 
     def emit_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool = False) -> None:
-        """Append events as :meth:`append` does. Raise a failure only with `durable`."""
+        """Append events like :meth:`append`. Raise an error only with `durable`."""
         missed = [("events.lost", {"count": self._lost})] if self._lost else []
         self.count(events)
         try:
@@ -69,7 +70,7 @@ class EventLog:
                 raise
             self._lost += len(events)
             if not self.trouble:
-                with contextlib.suppress(OSError):  # the log is often on the same disk as the fault
+                with contextlib.suppress(OSError):  # the log is often on the disk that fails
                     sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
                     sys.stderr.flush()
             self.trouble = f"{self._folder}: events cannot be written: {error.strerror}"
@@ -77,9 +78,10 @@ class EventLog:
             self._lost, self.trouble = 0, ""
 
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool) -> None:
-        """Append events, each a name and its fields, in order, with one time and in one write. Raises OSError.
+        """Append events, each a name and its fields, in order. They get the same time, and are written at once.
 
-        Use one write: each write releases the interpreter's lock, and waiting for the lock costs more than the write.
+        Raises OSError. Use a single write: each write releases the interpreter's lock, and to wait for it costs more
+        than the write.
         """
         if not events:
             return
@@ -90,7 +92,7 @@ class EventLog:
 
     def _write(self, day: str, data: bytes, *, durable: bool) -> None:
         descriptor, written = self._open(day), 0
-        if self._torn:  # end a line that a full disk cut short, so that it does not swallow the next event
+        if self._torn:  # end a line that a full disk cut short, so that it does not become part of the next event
             data = b"\n" + data
         while written < len(data):
             written += os.write(descriptor, data[written:])
@@ -121,8 +123,8 @@ def told_if_late(
 ) -> Iterator[None]:
     """Log the events that `event` returns if the block, in an event loop, takes longer than `LATE_S`.
 
-    The log then shows a request even if the store keeps the process waiting. If the store answers at once, the answer's
-    own events are enough. With `again`, repeat this every `LATE_S` seconds until the block ends.
+    The log then shows the request even while the process waits for its store. If the store answers in time, the events
+    of the answer are sufficient. With `again`, repeat the events every `LATE_S` seconds until the block ends.
     """
     import asyncio  # noqa: PLC0415  the supervisor has no event loop, and the module takes 6 MB
 
@@ -145,9 +147,9 @@ def told_if_late(
 
 
 def record_act(folder: Path, program: str, command: str, subject: str, clock: Clock, *, reason: str = "") -> None:
-    """Record an author's command that calls no daemon, with the author's reason if there is one.
+    """Record an author's command that calls no daemon, and the author's reason if there is one.
 
-    If the log cannot be written, write no record.
+    If the log cannot be written, skip the record.
     """
     if os.access(folder, os.W_OK):
         via = f"{program}/cli"
@@ -159,13 +161,13 @@ def _line(record: Mapping[str, Any]) -> bytes:
     """Return a record as one line of JSON in ASCII, without control characters."""
     try:
         line = orjson.dumps(record, default=str, option=_AS_JSON_DOES)
-    except TypeError:  # only the slower encoder accepts these: long integers, lone surrogates
+    except TypeError:  # only the slower encoder accepts long integers and lone surrogates
         line = b"\x7f"
     return line if line.isascii() and b"\x7f" not in line else f"{_JSON.encode(record)}\n".encode()
 
 
 def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:
-    """Yield every event of the files with this prefix, ordered by time. Skip torn lines and other text."""
+    """Yield every event of the files with this prefix, ordered by time. Skip incomplete lines and other text."""
     records = []
     for path in sorted(folder.glob(f"{prefix}-*.jsonl")):
         for line in path.read_bytes().split(b"\n"):
@@ -173,7 +175,7 @@ def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]
                 record = json.loads(line)
                 if isinstance(record, dict) and isinstance(record.get("at"), str):
                     records.append(record)
-    # Without the Z, a whole second sorts before its fractions.
+    # Without the Z, a whole second sorts before its own fractions.
     yield from sorted(records, key=lambda record: str(record["at"]).removesuffix("Z"))
 
 
@@ -181,7 +183,7 @@ Told = Callable[[Mapping[str, Any]], None]
 
 
 def count_events(log: EventLog, counts: Mapping[str, Told]) -> None:
-    """Call `counts[name]` with the fields of each event of that name, after any function that `log` already calls."""
+    """Call `counts[name]` with the fields of each event of that name, after the function that `log` already calls."""
     before = log.count
 
     def take(events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

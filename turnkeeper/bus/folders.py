@@ -1,12 +1,12 @@
-"""An agent's folders: owners of idempotency keys, states of envelopes, the quota, and removal of old files.
+"""An agent's folders: the owners of idempotency keys, the states of envelopes, the quota, and the removal of old files.
 
 For an agent without a database, files decide which envelope owns a key. When a process claims an envelope with a key,
-it links the file exclusively as `delivered/.key-<digest>`. The envelope in that file owns the key; any other envelope
+it links the file exclusively as `delivered/.key-<digest>`. The envelope in that file owns the key. Any other envelope
 with the same key is dropped. The link is in the folder of delivered envelopes, so one sync makes both the archived
-envelope and the link durable. The link can be rebuilt from the envelope, and is pruned with it. The sender of an
-envelope with a key finds the envelope's state in the same files.
+envelope and the link durable. The link can be made again from the envelope, and is removed with the envelope. The
+sender of an envelope with a key reads the envelope's state from the same files.
 
-Quarantine is never emptied automatically: a person looks at an envelope, then requeues or removes it.
+Quarantine is never emptied automatically. A person inspects an envelope and then requeues or removes it.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class KeyLinks:
                 pass
             else:
                 return True
-            with contextlib.suppress(FileNotFoundError):  # pruned between the two reads
+            with contextlib.suppress(FileNotFoundError):  # removed between the two reads
                 found = link.stat()
                 if found.st_ino == mine.stat().st_ino:
                     return True
@@ -60,7 +60,7 @@ class KeyLinks:
         return False
 
     def name_of(self, key: str) -> str:
-        """Return the name of the envelope that owns a key. Empty while the envelope is being moved."""
+        """Return the name of the envelope that owns a key. Return an empty string while the envelope is being moved."""
         with contextlib.suppress(FileNotFoundError):
             owner = self._link(key).stat().st_ino
             for folder in (self._claimed, self._delivered):
@@ -82,7 +82,7 @@ class KeyLinks:
             return {entry.inode(): entry.name for entry in entries if entry.name.startswith(PREFIX)}
 
     def rebuild(self) -> None:
-        """Create missing links, for example after a restore copied the files. Call only while no process claims."""
+        """Create missing links, for example after a restore copied the files. No process may claim meanwhile."""
         for name in self.by_inode().values():
             if (self._delivered / name).stat().st_nlink == 1:
                 self._forget_orphan(self._delivered / name)
@@ -99,7 +99,7 @@ class KeyLinks:
                 self._files.link(path, self._link(key))
 
     def _forget_orphan(self, link: Path) -> None:
-        """Remove a key link that is the last name of its file. Two claimers cannot remove each other's link."""
+        """Remove a key link if it is the last name of its file. Two claimers cannot remove each other's link."""
         descriptor = os.open(self._delivered, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -121,20 +121,20 @@ def _visible(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 class EnvelopeState(StrEnum):
-    """An envelope's place, as its sender sees it."""
+    """The state of an envelope, in the form that its sender gets."""
 
     WAITING = "waiting"
     CLAIMED = "claimed"
     DELIVERED = "delivered"
     QUARANTINED = "quarantined"
-    GONE = "gone"  # pruned after its delivery, or removed by hand
+    GONE = "gone"  # removed by age after its delivery, or removed manually
 
 
 def envelope_states(folder: Path, wanted: Mapping[str, str], files: Files) -> dict[str, EnvelopeState]:
     """Return the state of each envelope, by key. `wanted` maps each key to the name of its envelope.
 
-    Envelopes move while the folders are read. The folders are read in the order of the moves, so each envelope is found
-    in the folder that it just left or in the next one, and never ahead of its true state.
+    Envelopes move while the folders are read. The folders are read in the order of the moves. So each envelope is found
+    in the folder that it just left or in the next one.
     """
     waiting = set(files.names(folder / "inbox"))
     claimed = set(files.names(folder / "claimed"))
@@ -147,13 +147,13 @@ def envelope_states(folder: Path, wanted: Mapping[str, str], files: Files) -> di
 def _further(
     folder: Path, left: Mapping[str, str], claimed_inodes: Mapping[int, str], files: Files
 ) -> dict[str, EnvelopeState]:
-    """Return the state of envelopes that neither wait nor are claimed under their own names."""
+    """Return the state of envelopes that are neither waiting nor claimed under their own names."""
     links = KeyLinks(folder, files)
     owners = {key: links.inode_of(key) for key in left}
     delivered, set_aside = set(files.names(folder / "delivered")), set(files.names(folder / "quarantine"))
     found = {}
     for key, name in left.items():
-        if owners[key] in claimed_inodes:  # claimed under another name, or adopted by a later reader
+        if owners[key] in claimed_inodes:  # claimed under a different name, or adopted by a later reader
             found[key] = EnvelopeState.CLAIMED
         elif owners[key] is not None or name in delivered:
             found[key] = EnvelopeState.DELIVERED
@@ -171,10 +171,10 @@ def _inodes(folder: Path, names: set[str]) -> dict[int, str]:
 
 
 REASON = ".reason"
-_COUNT_AGAIN = 1024  # fewest puts between two counts of the files; other processes add and remove files, too
-_WRITERS = 8  # a process uses at most an eighth of the free room between counts, so that eight processes share it
+_COUNT_AGAIN = 1024  # fewest puts between two counts of the files, because other processes add and remove files, too
+_WRITERS = 8  # a process uses at most an eighth of the free room between two counts, so eight processes can share it
 _LARGEST_STEP_S = 86_400
-_STALE_S = 86_400  # an older temporary file has no writer, even if its pid is in use again
+_STALE_S = 86_400  # an older temporary file has no writer, even if another process now has its pid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class Quota:
 
 
 class Capacity:
-    """The count of the free room in an inbox. The less room there is, the more often the files are counted again."""
+    """The count of the free room in an inbox. If there is little room, the files are counted more often."""
 
     def __init__(self, folder: Path, quota: Quota) -> None:
         self._folder = folder
@@ -199,7 +199,7 @@ class Capacity:
         self._unwritten = self._unwritten_bytes = 0
 
     def reserve(self, size_bytes: int) -> None:
-        """Reserve room for one envelope. Raises Exhausted: the sender must wait until the agent has caught up."""
+        """Reserve room for one envelope. Raises Exhausted if the sender must wait for the agent."""
         if self._left < 1 or self._left_bytes < size_bytes or self._is_stale():
             self._count()
         if self._left < 1:
@@ -212,7 +212,7 @@ class Capacity:
         self._unwritten_bytes += size_bytes
 
     def settle(self) -> None:
-        """Mark every reservation as written or abandoned. The next count then includes the written files."""
+        """Mark every reservation as used or given up. The next count then includes the files that were written."""
         self._unwritten = self._unwritten_bytes = 0
 
     def _is_stale(self) -> bool:
@@ -233,12 +233,12 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """The limits on delivered envelopes. The limit that is reached first applies.
+    """The limits on delivered envelopes. The first limit that an envelope exceeds applies.
 
     Attributes:
         keep_s: seconds after the envelope was put.
-        most: the number of newest envelopes kept.
-        seen: the file with the runtime's last known time. A clock more than a day ahead of it is not trusted.
+        most: how many of the newest envelopes are kept.
+        seen: the file with the runtime's last known time. A clock more than a day ahead of that time is not trusted.
     """
 
     keep_s: int = 14 * 86_400
@@ -247,7 +247,7 @@ class Retention:
 
 
 def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> int:
-    """Remove delivered envelopes past retention, oldest first, each with its key. Return the number removed."""
+    """Remove delivered envelopes past their retention, oldest first, each with its key. Return the number removed."""
     delivered = folder / "delivered"
     names = [name for name in files.names(delivered) if not name.startswith(".")]
     now_ns = _believed_ns(to_us(clock.now()) * 1000, retention.seen)
@@ -259,7 +259,7 @@ def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> 
     ]
     links = KeyLinks(folder, files).by_inode() if old else {}
     for name in old:
-        with contextlib.suppress(FileNotFoundError):  # another process of this agent prunes too
+        with contextlib.suppress(FileNotFoundError):  # another process of this agent also removes files
             link = links.get((delivered / name).lstat().st_ino)
             if link is not None:
                 files.unlink(delivered / link)
@@ -268,7 +268,7 @@ def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> 
 
 
 def _believed_ns(now_ns: int, seen: Path | None) -> int:
-    """Return the time that decides which envelopes are old: the clock's, at most a day past the last known time."""
+    """Return the time by which envelopes are old: the clock's, but at most a day after the last known time."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         known = json.loads(seen.read_bytes()) if seen is not None else {}
         last_s = known["at"] if known["before"] is None else known["before"]
@@ -324,13 +324,13 @@ def _size(entry: "os.DirEntry[str]") -> int:
 
 
 def agents_with_inboxes(home: Home) -> list[str]:
-    """Return the agents that have an inbox, by name, with numbers in numeric order."""
+    """Return the names of the agents that have an inbox. Sort numbers in names by value."""
     folder = home.inbox("agent0").parent
     found = [name for name in os.listdir(folder) if AGENT.fullmatch(name)] if folder.is_dir() else []
     return sorted((name for name in found if (folder / name).is_dir()), key=natural)
 
 
 def natural(name: str) -> tuple[str, int]:
-    """Return the sort key of an agent's name, which puts numbers in numeric order."""
+    """Return the sort key of an agent's name, which sorts numbers in the name by value."""
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or -1)

@@ -1,4 +1,4 @@
-"""An agent's inbox of files: durable put, claim, archive, adoption after a crash, quarantine of malformed files.
+"""An agent's inbox of files: durable put, claim, archive, adoption after a crash, and quarantine of malformed files.
 
 ::
 
@@ -6,11 +6,11 @@
               ▲                           └──malformed──► quarantine/ (with the reason beside it)
               └───────────────────────────requeue─────────────┘
 
-A put writes a temporary file, syncs it, links it into `inbox/` (which fails if the name exists), removes the
-temporary name and syncs the folder; then it returns. Delivery is at least once: the agent's next process adopts
-envelopes that a crash left in `claimed/`. The idempotency key makes the effect happen once: through the unique row that
-the agent writes or, for an agent without a database, through `settles_keys` (`turnkeeper/bus/folders.py`). The keys in
-memory are only a hint: they save a second file if one process puts an envelope twice.
+A put writes a temporary file, syncs it, links it into `inbox/` (which fails if the name exists), removes the temporary
+name and syncs the folder. Then it returns. Delivery is at least once: the agent's next process adopts envelopes that a
+crash left in `claimed/`. The idempotency key prevents a second effect: through the unique row that the agent writes or,
+for an agent without a database, through `settles_keys` (`turnkeeper/bus/folders.py`). The keys in memory are only an
+optimization: they save a second file if one process puts an envelope twice.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ from turnkeeper.times import parse_rfc3339, rfc3339
 __all__ = ["FOLDERS", "MOST_WAITING", "OUTGOING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
 
 FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
-OUTGOING = ("outbox", "taken", "refused")  # of an agent in a terminal, in the order of a message's moves
+OUTGOING = ("outbox", "taken", "refused")  # folders of an agent in a terminal, in the order of a message's moves
 MOST_WAITING = Quota().most_waiting
 _MOST_HINTS = 2 * MOST_WAITING
-_PRUNE_EVERY = 1024  # archives
-_MOST_STUCK = 100  # names skipped in one claim because they cannot be moved
+_PRUNE_EVERY = 1024  # archived envelopes between two removals of old ones
+_MOST_STUCK = 100  # the most names that one claim skips because they cannot be moved
 _LARGEST_REASON = 1 << 16
 _MOST_OF_A_NAME = 1000
-_LONGEST_NAME = 240  # bytes; with the suffix a name stays under the 255 of the usual file systems
+_LONGEST_NAME = 240  # bytes; with the suffix, a name stays under 255 bytes, the limit of common file systems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Put:
     """The result of a put.
 
     Attributes:
-        name: the envelope's name on the bus; for a duplicate, the earlier envelope's name.
+        name: the envelope's name on the bus; for a duplicate, the name of the earlier envelope.
         fresh: False if the inbox already had an envelope with this key, so nothing was written.
     """
 
@@ -67,7 +67,7 @@ class Claimed:
     """An envelope that this process has taken and must archive or quarantine.
 
     Attributes:
-        fault: why the reader must not act on a readable envelope that was changed after its put; else empty.
+        fault: why the reader must not process a readable envelope that was changed after its put; otherwise empty.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Quarantined:
     """A file in quarantine, unchanged.
 
     Attributes:
-        name: the file's name in quarantine; :meth:`Quarantine.release` takes it.
+        name: the file's name in quarantine; the argument of :meth:`Quarantine.release`.
         at: when the file was quarantined; None if the reason file is lost.
     """
 
@@ -90,12 +90,12 @@ class Quarantined:
 
 
 class Inbox:
-    """One agent's four folders. Any number of processes may put; only processes of that agent claim.
+    """One agent's four folders. Any number of processes may put. Only processes of that agent claim.
 
-    Once its put has returned, an envelope is in exactly one of four places: waiting, claimed, delivered, quarantined.
-    It is handed out at least once, byte for byte as it was put, in the order in which the puts returned. If several
-    envelopes share a key, at most one is handed out; the files or a unique row of the reading agent decide which.
-    `tests/conformance/bus/` tests this contract. An inbox is not safe for several threads at once.
+    After its put has returned, an envelope is in exactly one of four states: waiting, claimed, delivered or
+    quarantined. It is handed out at least once, with the same bytes that were put, in the order in which the puts
+    returned. If several envelopes share a key, at most one of them is handed out. The files or a unique row of the
+    reading agent decide which one. `tests/conformance/bus/` tests this contract. Use an inbox in one thread only.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Inbox:
 
         Args:
             folder: the agent's folder, as :meth:`turnkeeper.config.home.Home.inbox` names it.
-            clock: gives the times in names, and decides what is old.
-            settles_keys: the reader has no unique row for keys, so the files decide which envelope owns a key. Every
-                process that claims from this folder must pass the same value.
-            seals: seals each put and checks the seal of each read; None neither seals nor checks.
-            quota: how many envelopes may wait here.
+            clock: provides the times in names and the age of files.
+            settles_keys: True if the reader has no unique row for keys, so that the files decide which envelope owns a
+                key. Every process that claims from this folder must pass the same value.
+            seals: seals each put and checks the seal at each read; None if envelopes are neither sealed nor checked.
+            quota: how many envelopes may wait in this inbox.
             retention: how long delivered envelopes are kept.
         """
         self.folder = folder
@@ -138,14 +138,14 @@ class Inbox:
         self._listed: deque[str] = deque()
         self._unread: deque[str] = deque()
         self._archived = 0
-        self.set_aside: list[tuple[str, str]] = []  # quarantined by a claim; the reader empties the list
+        self.set_aside: list[tuple[str, str]] = []  # files that a claim quarantined; the reader empties this list
 
     def waiting(self) -> int:
         """Return the number of envelopes in `inbox/`."""
         return len(self._visible("inbox"))
 
     def known(self, key: str) -> Envelope | None:
-        """Return the waiting or claimed envelope with this key, or None if this process knows of none."""
+        """Return the waiting or claimed envelope with this key, or None if this process does not know one."""
         name = self._hinted(key)
         for folder in ("inbox", "claimed") if name else ():
             with contextlib.suppress(FileNotFoundError, InvalidInput, Corrupt):
@@ -155,7 +155,7 @@ class Inbox:
     def read(self, place: str, name: str) -> Envelope:
         """Return the envelope of this name in one of the four folders.
 
-        Raises FileNotFoundError; InvalidInput or Corrupt for a malformed file or a bad seal; Exhausted.
+        Raises FileNotFoundError; InvalidInput or Corrupt for a malformed file or an invalid seal; Exhausted.
         """
         return self._opened(self._files.read(f"{self._paths[place]}/{name}", LARGEST_FILE))
 
@@ -163,11 +163,11 @@ class Inbox:
         return self._seals.opened(data) if self._seals is not None else decode(unsealed(data))
 
     def put(self, envelope: Envelope) -> Put:
-        """Put one envelope. On return it is on disk.
+        """Put one envelope. When the method returns, the envelope is on disk.
 
         Raises:
-            InvalidInput: the envelope is malformed; nothing was written.
-            Exhausted: no room; the caller may put it again under its key.
+            InvalidInput: the envelope is malformed. Nothing was written.
+            Exhausted: there is no room. The caller may put the envelope again under its key.
         """
         (answer,) = self.put_each([envelope])
         if isinstance(answer, Put):
@@ -175,27 +175,28 @@ class Inbox:
         raise answer
 
     def put_each(self, envelopes: Sequence[Envelope]) -> list[Put | TurnkeeperError]:
-        """Put many envelopes. Return, in order, the result or the error of each."""
+        """Put many envelopes. Return the result or the error of each, in order."""
         given = [_encoded(envelope) for envelope in envelopes]
         answers = iter(self.put_encoded([item for item in given if not isinstance(item, InvalidInput)]))
         return [item if isinstance(item, InvalidInput) else next(answers) for item in given]
 
     def claim(self, limit: int) -> list[Claimed]:
-        """Take up to `limit` waiting envelopes, in the order they were written. Quarantine malformed ones.
+        """Claim up to `limit` waiting envelopes, in the order in which they were written. Quarantine malformed ones.
 
-        Raises Exhausted if the machine has no room to take even one; nothing is lost, and a later claim continues.
+        Raises Exhausted if the machine has no room to claim even one. Nothing is lost, and a later claim continues.
         """
         self._check_folders()
         stale = bool(self._listed)
         taken = self._take(limit)
         if stale and not taken:
-            taken = self._take(limit)  # another process took everything in the last listing
+            taken = self._take(limit)  # another process took every envelope in the last listing
         return taken
 
     def adopt(self) -> list[Claimed]:
-        """Return envelopes that earlier processes claimed and never archived, in order. Remove dead writers' files.
+        """Return envelopes that earlier processes claimed and did not archive, in order.
 
-        Only the one process that claims may call this: it also adopts envelopes that a process is working on.
+        Remove the files of dead writers. Only the single process that claims may call this, because it also adopts
+        envelopes that another process handles.
         """
         self._check_folders()
         sweep(self.folder, files=self._files, clock=self._clock)
@@ -206,7 +207,7 @@ class Inbox:
         adopted = []
         for name in self._visible("claimed"):
             if _same_file(self._places["claimed"] / name, self._places["delivered"] / name):
-                self._deliver([name])  # a crash between link and unlink: the envelope was archived
+                self._deliver([name])  # a crash occurred between link and unlink: the envelope was archived
             else:
                 adopted += self._read_claimed(name)
         return adopted
@@ -225,7 +226,7 @@ class Inbox:
     def withdraw(self, name: str, *, claimed: bool = False) -> bool:
         """Archive a waiting envelope without handing it out. Return False if a reader has claimed it. Raises Exhausted.
 
-        With `claimed`, archive a claimed envelope too; only the process that has handled it may do so.
+        With `claimed`, also archive a claimed envelope; only the process that has handled the envelope may do this.
         """
         target = self._free_name("claimed", name)
         try:
@@ -239,17 +240,16 @@ class Inbox:
         return True
 
     def quarantine(self, name: str, reason: str) -> None:
-        """Move a claimed file to quarantine, whole, with the reason beside it."""
+        """Move a claimed file to quarantine, unchanged, and write the reason beside it."""
         self._quarantine.put(name, reason)
 
     def quarantined(self) -> list[Quarantined]:
-        """Return the quarantined files, in order."""
         return self._quarantine.items()
 
     def requeue(self, name: str, *, vouched: bool = False) -> Put:
-        """Queue a quarantined envelope again, once it is valid. Raises NotFound, InvalidInput or Exhausted.
+        """Queue a quarantined envelope again if it is valid. Raises NotFound, InvalidInput or Exhausted.
 
-        Refuse an envelope with a missing or wrong seal, unless the author vouched for it; in that case, seal it.
+        Refuse an envelope with a missing or invalid seal, unless the author vouched for it. In that case, seal it.
         """
         data = self._quarantine.read(name)
         decode(unsealed(data))
@@ -264,7 +264,7 @@ class Inbox:
         return released
 
     def put_encoded(self, items: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
-        """Put many encoded envelopes. Return the results as :meth:`put_each` does."""
+        """Put many encoded envelopes. Return the same results as :meth:`put_each`."""
         decided: list[Put | TurnkeeperError | int] = []
         fresh: list[Encoded] = []
         first: dict[str, int] = {}
@@ -287,7 +287,7 @@ class Inbox:
         return [item if not isinstance(item, int) else _once(written[item], item, answered) for item in decided]
 
     def _repeat_or_refuse(self, key: str, size_bytes: int) -> Put | TurnkeeperError | None:
-        """Return the earlier put of this key, or the error for a full inbox. None if the envelope must be written."""
+        """Return the earlier put of this key, or the error for a full inbox. None if it must be written."""
         try:
             earlier = self._earlier(key) if key else None
             if earlier is None:
@@ -303,7 +303,7 @@ class Inbox:
     def _earlier(self, key: str) -> Put | None:
         name = self._hinted(key)
         if name and any(os.path.lexists(f"{self._paths[place]}/{name}") for place in ("inbox", "claimed")):
-            # Another process may have linked the file and not yet synced it; a put returns only once it is on disk.
+            # Another process may have linked the file without a sync yet. A put returns only after the file is on disk.
             self._files.sync_folder(self._places["inbox"])
             return Put(name=name, fresh=False)
         if self._hints is not None:
@@ -315,7 +315,7 @@ class Inbox:
     def _write_or_refuse(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
         try:
             return self._write(fresh)
-        except TurnkeeperError as error:  # no room for a name, or the sealing key cannot be read
+        except TurnkeeperError as error:  # there is no room for a name, or the sealing key cannot be read
             return [error] * len(fresh)
 
     def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
@@ -342,7 +342,7 @@ class Inbox:
                 if self._unread:
                     taken += self._read_claimed(self._unread[0])
                     self._unread.popleft()
-            except Exhausted as error:  # a name that cannot be moved must not block the names after it
+            except Exhausted as error:  # a name that cannot be moved must not block later names
                 stuck.append(error)
                 if self._unread:
                     break
@@ -358,12 +358,13 @@ class Inbox:
 
     def _read_claimed(self, name: str) -> list[Claimed]:
         try:
-            with machine_errors(self.folder):  # an error that is not the file's fault quarantines nothing
+            with machine_errors(self.folder):  # an error that the file did not cause must not quarantine the file
                 envelope = self.read("claimed", name)
         except FileNotFoundError:
             return []
         except (InvalidInput, Corrupt) as error:
-            # The reader may know the envelope's turn, and record the turn's end before it quarantines the envelope.
+            # The reader may know the turn of the envelope, and records the end of the turn before the envelope is
+            # quarantined.
             with contextlib.suppress(InvalidInput):
                 if isinstance(error, Damaged):
                     return [Claimed(name=name, envelope=decode(error.content), fault=str(error))]
@@ -373,7 +374,7 @@ class Inbox:
         key = envelope.idempotency_key
         with machine_errors(self.folder):
             if self._links is not None and key and not self._links.settle(key, name):
-                self._deliver([name])  # dropped: another envelope with this key was handed out
+                self._deliver([name])  # dropped, because another envelope with this key was handed out
                 return []
         return [Claimed(name=name, envelope=envelope)]
 
@@ -398,11 +399,11 @@ class Inbox:
         try:
             self._files.link(source, target)
         except FileExistsError:
-            if not _same_file(Path(source), Path(target)):  # a foreign writer used a name again
+            if not _same_file(Path(source), Path(target)):  # another program used a name twice
                 self._files.link(source, self._places["delivered"] / self._free_name("delivered", name))
 
     def _check_folders(self) -> None:
-        """Raise InvalidInput if an agent that writes to its own folders replaced a folder by a link."""
+        """Raise InvalidInput if an agent that can write to its own folders replaced one of them by a link."""
         for place in self._places.values() if self._links is not None else ():
             make_private(place)
 
@@ -412,7 +413,7 @@ class Inbox:
         prune(self.folder, files=self._files, clock=self._clock, retention=self._retention)
 
     def _free_name(self, folder: str, name: str) -> str:
-        """Return `name`, or a similar one if a foreign writer already used it, because a rename overwrites."""
+        """Return `name`, or a similar name if another program already used it, because a rename overwrites."""
         if not os.path.lexists(f"{self._paths[folder]}/{name}"):
             return name
         stem, dot, suffix = name.rpartition(".")
@@ -431,7 +432,7 @@ class Inbox:
             self._hints = {}
             for folder in ("claimed", "inbox"):
                 for name in self._visible(folder):
-                    # A file that cannot be read is quarantined, with the reason, when it is claimed.
+                    # When a file that cannot be read is claimed, it is quarantined with the reason.
                     with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                         envelope = self.read(folder, name)
                         if envelope.idempotency_key:
@@ -449,7 +450,7 @@ class Inbox:
 def open_inbox(
     home: Home, agent: str, *, hosted: bool, files: Files, clock: Clock, entropy: Entropy, keys: KeyFile | None = None
 ) -> Inbox:
-    """Open an agent's inbox. A hosted agent's inbox accepts only sealed envelopes; its reader has rows for keys."""
+    """Open an agent's inbox. A hosted agent's inbox accepts only sealed envelopes. Its reader has rows for keys."""
     seals, kept = Seals(home, agent, required=hosted, keys=keys), Retention(seen=home.time_seen("agent-runtime"))
     own: dict[str, Any] = {"settles_keys": not hosted, "seals": seals, "retention": kept}
     return Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy, **own)
@@ -463,7 +464,7 @@ def _encoded(envelope: Envelope) -> Encoded | InvalidInput:
 
 
 def _once(answer: Put | TurnkeeperError, place: int, answered: set[int]) -> Put | TurnkeeperError:
-    """Return the answer for one item of a group. The second of two equal keys is a duplicate of the first."""
+    """Return the answer for one item of a group. If two have the same key, the second is a duplicate of the first."""
     if place in answered and isinstance(answer, Put):
         return Put(name=answer.name, fresh=False)
     answered.add(place)
@@ -479,7 +480,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 class Quarantine:
-    """One agent's quarantine or, with another `place`, the read-only folder of refused outgoing envelopes."""
+    """The quarantine of one agent or, with a different `place`, the read-only folder of refused outgoing envelopes."""
 
     def __init__(self, folder: Path, *, files: Files, clock: Clock, place: str = "quarantine") -> None:
         self._agent = folder
@@ -488,17 +489,16 @@ class Quarantine:
         self._clock = clock
 
     def put(self, name: str, reason: str) -> None:
-        """Move a claimed file here, whole. Raises Exhausted; then nothing is lost."""
+        """Move a claimed file here, unchanged. Raises Exhausted, after which nothing is lost."""
         note = {"name": name, "reason": reason, "at": rfc3339(self._clock.now())}
         target = self._free_name(name)
         with machine_errors(self._folder):
-            with contextlib.suppress(FileExistsError):  # after a crash before the move, keep the first reason
+            with contextlib.suppress(FileExistsError):  # after a crash before the move, the first reason is kept
                 self._files.write_synced(self._folder / f"{target}{REASON}", json.dumps(note).encode())
             self._files.rename(self._agent / "claimed" / name, self._folder / target)
             self._files.sync_folder(self._folder)
 
     def items(self) -> list[Quarantined]:
-        """Return the quarantined files, in order."""
         names = [name for name in self._files.names(self._folder) if not name.startswith(".")]
         return [self._item(name) for name in names if not name.endswith(REASON) or f"{name}{REASON}" in names]
 
@@ -535,7 +535,7 @@ class Quarantine:
             return Quarantined(name=name, reason="unknown: its reason is lost", at=None)
 
     def _free_name(self, name: str) -> str:
-        """Return the file's name if it is short and free, else a similar one, because a rename overwrites."""
+        """Return the file's name if it is short and unused, or else a similar name, because a rename overwrites."""
         raw = os.fsencode(name)
         short = name if len(raw) <= _LONGEST_NAME else f"{hashlib.sha256(raw).hexdigest()[:32]}.json"
         for place in range(_MOST_OF_A_NAME):

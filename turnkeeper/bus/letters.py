@@ -12,12 +12,12 @@ from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.storage.files import SystemFiles, create, machine_errors
 
-LONGEST_MESSAGE = 256 << 10  # bytes of text between agents
-MOST_HOPS = 8  # messages in one exchange, counted from the author's or the fire's message
+LONGEST_MESSAGE = 256 << 10  # most bytes of text in a letter between agents
+MOST_HOPS = 8  # most messages in one exchange, counted from the message of the author or of the fire
 
 
 def turn_id_of(*parts: str | int) -> str:
-    """Return the id of the turn for a fire's attempt or a message's request.
+    """Return the id of the turn for an attempt of a fire or for the request of a message.
 
     >>> turn_id_of("task-00000001@x", 1)
     'turn-8ddc61531901bed8'
@@ -27,7 +27,7 @@ def turn_id_of(*parts: str | int) -> str:
 
 
 def letter_key(sender: str, given: str, name: str = "") -> str:
-    """Return the idempotency key of a letter, made from the letter's own key or else from its file name."""
+    """Return the idempotency key of a letter. It is made from the letter's own key, or else from the file's name."""
     text = json.dumps([sender, given or name, bool(given)])
     return f"agent:out:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
@@ -38,7 +38,7 @@ def turn_of_letter(sender: str, given: str) -> str:
 
 
 def put_letter(home: Home, letter: Envelope, *, clock: Clock, entropy: Entropy) -> str:
-    """Put an envelope into its sender's outbox, whole and synced. Return its name. Raises Exhausted."""
+    """Put an envelope into the outbox of its sender, complete and synced. Return its name. Raises Exhausted."""
     folder, data = home.inbox(letter.sender), encode(letter)
     outbox, files = folder / "outbox", SystemFiles()
     with machine_errors(outbox):
@@ -46,7 +46,7 @@ def put_letter(home: Home, letter: Envelope, *, clock: Clock, entropy: Entropy) 
         (name,) = Names(folder, clock=clock, entropy=entropy).draw([letter.sender], lying=os.listdir(outbox))
         fresh = outbox / f".{name}.tmp"
         create(fresh, data, sync=True)
-        # Rename, not link: a link would briefly give the file two names, and the runtime refuses hard links.
+        # Use rename, because a link would briefly give the file two names, and the runtime refuses hard links.
         fresh.rename(outbox / name)
         files.sync_folder(outbox)
     return name

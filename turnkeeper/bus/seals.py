@@ -1,10 +1,11 @@
-"""Seals on envelopes: agents that the runtime hosts accept only envelopes that this home's programs put.
+"""Seals on envelopes. Agents that the runtime hosts accept only envelopes that programs of this home put.
 
-A seal is an HMAC-SHA-256 with the home's key over the bytes that `encode` made, and so over every field. The seal is
-the last member of `meta`, at the end of the file; a reader that does not know seals ignores this member. The seal is
-removed before anything else is read, so digests and the delivered envelope are the same with a seal and without.
+A seal is an HMAC-SHA-256 with the home's key over the bytes from `encode`, and so over every field. The seal is the
+last member of `meta`, at the end of the file. A reader that does not know seals ignores this member. The seal is
+removed before the rest is read, so digests and the delivered envelope are the same with and without a seal.
 
-Every envelope is sealed when it is put, whoever hosts its agent. Only readers of hosted agents require the seal.
+Every envelope is sealed when it is put, even if its agent is not hosted. Only readers of hosted agents require the
+seal.
 """
 
 import hmac
@@ -23,7 +24,7 @@ from turnkeeper.storage.files import SystemFiles, replace_whole
 from turnkeeper.storage.keys import Key, KeyFile
 
 LARGEST_FILE = LARGEST_BYTES + 256  # an envelope with its seal
-_CONTEXT = b"turnkeeper envelope 1\0"  # separates these signatures from any other use of the same key
+_CONTEXT = b"turnkeeper envelope 1\0"  # separates these signatures from other uses of the same key
 _EMPTY = b'"meta":{}}'
 _SEAL = re.compile(rb',?"seal":"([0-9a-f]{1,32}):([0-9a-f]{64})"\}\}\Z')
 _WORKER = re.compile(r"agent[0-9]+", re.ASCII)
@@ -32,19 +33,18 @@ REQUEUE = "if you trust it: turnkeeper inbox requeue AGENT NAME --seal"
 
 
 def seal(data: bytes, key: Key) -> bytes:
-    """Return an encoded envelope with its seal."""
     comma = b"" if data.endswith(_EMPTY) else b","
     return b'%s%s"seal":"%s:%s"}}' % (data[:-2], comma, key.id.encode(), _mac(data, key).encode())
 
 
 def unsealed(data: bytes) -> bytes:
-    """Return an envelope's bytes without the seal. The seal is not verified."""
+    """Return the bytes of an envelope without the seal. The seal is not verified."""
     found = _SEAL.search(data, max(0, len(data) - _LONGEST))
     return data[: found.start()] + b"}}" if found else data
 
 
 def key_id_of(data: bytes) -> str:
-    """Return the id of the key that a seal names. Empty if there is no seal."""
+    """Return the id of the key that a seal names. Return an empty string if there is no seal."""
     found = _SEAL.search(data, max(0, len(data) - _LONGEST))
     return found[1].decode() if found else ""
 
@@ -54,7 +54,7 @@ def _mac(data: bytes, key: Key) -> str:
 
 
 class Damaged(InvalidInput):
-    """The error that an envelope's seal names a key of this home but does not match the content."""
+    """The error for an envelope whose seal names a key of this home but does not match the content."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__("does not belong to this content: the envelope was changed", where="seal")
@@ -62,7 +62,7 @@ class Damaged(InvalidInput):
 
 
 class Seals:
-    """The sealer and verifier of one inbox's envelopes."""
+    """The sealer and verifier of the envelopes of one inbox."""
 
     def __init__(self, home: Home, agent: str, *, required: bool, keys: KeyFile | None = None) -> None:
         """Bind the seals to an inbox's agent. With `required`, open only envelopes that were sealed for that agent."""
@@ -72,10 +72,10 @@ class Seals:
 
     @contextmanager
     def sealing(self) -> Iterator[Callable[[bytes], bytes]]:
-        """Yield the sealing function; put the sealed bytes before leaving the block. Raises Corrupt if the key is lost.
+        """Yield the sealing function. Put the sealed bytes before the block ends. Raises Corrupt if the key is lost.
 
-        Before the home has its first key, nothing is sealed. The process that makes the key waits until these puts end,
-        then seals their envelopes.
+        Until the home has its first key, nothing is sealed. The process that makes the first key waits until these puts
+        end, then seals their envelopes.
         """
         keys = self._keys.read()
         if keys:
@@ -86,11 +86,11 @@ class Seals:
             yield lambda data: seal(data, made[0]) if made else data
 
     def opened(self, data: bytes) -> Envelope:
-        """Return the envelope in a file's bytes.
+        """Return the envelope in the bytes of a file.
 
         Raises:
-            InvalidInput: the bytes are not an envelope, or the seal is bad; Damaged if the content was changed.
-            Exhausted: the key cannot be read now; the envelope may be valid.
+            InvalidInput: the bytes are not an envelope, or the seal is invalid; Damaged if the content was changed.
+            Exhausted: the key cannot be read at the moment; the envelope may be valid.
         """
         content = unsealed(data)
         if self._required:
@@ -102,7 +102,7 @@ class Seals:
 
     def seal_file(self, path: Path) -> None:
         """Seal an envelope that is already in a file. Raises InvalidInput, Corrupt, Exhausted."""
-        with suppress(IndexError):  # no key yet: nothing is sealed
+        with suppress(IndexError):  # the home has no key yet, so nothing is sealed
             _seal_file(path, self._keys.read()[0])
 
     def _check(self, data: bytes, content: bytes) -> None:
@@ -128,12 +128,12 @@ class Seals:
 def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
     """Make the home's key for envelopes if the home has none. Return True if a key was made.
 
-    With the new key, seal the envelopes that a version without seals put into the inboxes of workers, including workers
+    With the new key, seal the envelopes that a version without seals put into the inboxes of workers, even of workers
     that are not hosted yet. Only the process that reads these inboxes may call this, before it reads them.
 
     Raises:
         Corrupt: the key was lost.
-        Exhausted: no room; call again.
+        Exhausted: there is no room; call again.
     """
     workers = [path for path in home.inbox("agent0").parent.glob("agent*") if _WORKER.fullmatch(path.name)]
     folders = [worker / place for worker in sorted(workers) for place in ("inbox", "claimed")]

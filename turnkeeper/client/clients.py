@@ -52,7 +52,6 @@ class AsyncTurnkeeper(Operations):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the client."""
         await self.close()
 
     async def close(self) -> None:
@@ -87,7 +86,7 @@ def _following(
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that never suspends because its transport blocks."""
+    """Return the result of a coroutine that never suspends, because its transport blocks."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -98,7 +97,7 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Turnkeeper:
-    """Client for programs: each method blocks until it is answered; use it as `with Turnkeeper() as tk:`."""
+    """Client for programs. Each method blocks until it has an answer. Use it as `with Turnkeeper() as tk:`."""
 
     def __init__(
         self,
@@ -120,7 +119,6 @@ class Turnkeeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the client."""
         self.close()
 
     def close(self) -> None:

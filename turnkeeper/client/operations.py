@@ -1,7 +1,7 @@
 """The client's operations, written once for a blocking and an asynchronous transport.
 
-While a daemon is away, a call that is safe to repeat is repeated, up to the client's patience. Reads and requests with
-their own id are safe to repeat. Every other call is made once.
+While a daemon is unavailable, a call that is safe to repeat is repeated for the client's `patience`. Reads, and
+requests with their own id, are safe to repeat. Every other call is made once.
 """
 
 import json
@@ -27,10 +27,10 @@ from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
 _AGAIN_S = 0.2
-_POLLS_S = (0.05, 0.5)  # seconds between two polls of a turn: first, longest
+_POLLS_S = (0.05, 0.5)  # seconds between two polls of a turn: the first and the longest pause
 _PAGE = 200
 _WITHOUT_TURN = frozenset({"succeeded", "failed", "cancelled", "skipped", "coalesced", "pruned"})  # may have no turn
-_TRIES = 3  # attempts to create a task if no answer says whether it was created
+_TRIES = 3  # attempts to create a task if no answer says whether the task was created
 
 
 class TurnFailed(TurnkeeperError):
@@ -75,7 +75,7 @@ Decision = Literal["approve", "reject", "edit", "answer"]
 
 
 class Operations:
-    """The operations of both clients: `AsyncTurnkeeper` inherits them, `Turnkeeper` has them as blocking methods."""
+    """The operations of both clients. `AsyncTurnkeeper` inherits them; `Turnkeeper` has them as blocking methods."""
 
     def __init__(self, home: Home, transport: OnLoop, patience: Duration) -> None:
         self._home, self._transport, self._patience_s = home, transport, span(patience, "patience").total_seconds()
@@ -100,10 +100,10 @@ class Operations:
                     raise
             if (made := await self._made(spec)) is not None:
                 return made
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def _made(self, spec: runner.TaskSpec) -> values.Task | None:
-        """Return the task that an unanswered request created; None if it created none."""
+        """Return the task that a request without an answer created, or None if it created none."""
         try:
             found = await self.get_task(spec.name)
         except NotFound:
@@ -125,7 +125,7 @@ class Operations:
         return values.task_of(await self._again(runner.GetTaskRequest(name=name)))
 
     async def update_task(self, name: str, **fields: Unpack[TaskFields]) -> values.Task:
-        """Change fields of a task; None removes a field. Raises Conflict if the task was changed meanwhile."""
+        """Change fields of a task. None removes a field. Raises Conflict if the task was changed meanwhile."""
         now = await self._again(runner.GetTaskRequest(name=name))
         base = now.spec
         if base.thread_id == now.id:
@@ -140,11 +140,11 @@ class Operations:
         return await self._task(runner.PauseTaskRequest(name=name, note=note, until=end))
 
     async def resume_task(self, name: str, *, replay: bool = False) -> values.Task:
-        """Let a paused task fire again. With `replay`, catch up on fires missed during the pause."""
+        """Let a paused task fire again. With `replay`, also send fires for the times during the pause."""
         return await self._task(runner.ResumeTaskRequest(name=name, replay=replay))
 
     async def disable_task(self, name: str, *, cancel_running: bool = False) -> values.Task:
-        """Stop a task from firing; its thread and history stay."""
+        """Stop a task from firing. Its thread and history stay."""
         return await self._task(runner.DisableTaskRequest(name=name, cancel_running=cancel_running))
 
     async def enable_task(self, name: str) -> values.Task:
@@ -152,7 +152,7 @@ class Operations:
         return await self._task(runner.EnableTaskRequest(name=name))
 
     async def delete_task(self, name: str) -> values.Task:
-        """Delete a task; its history stays. Raises NotFound."""
+        """Delete a task. Its history stays. Raises NotFound."""
         return await self._task(runner.DeleteTaskRequest(name=name))
 
     async def run_task(self, name: str, *, request_id: str = "") -> values.Fire:
@@ -161,7 +161,7 @@ class Operations:
         return values.read(values.Fire, await self._again(request))
 
     async def get_fire(self, fire_id: str) -> values.Fire:
-        """Return an entry of the ledger. Raises NotFound."""
+        """Return one entry of the ledger. Raises NotFound."""
         return values.read(values.Fire, await self._again(runner.GetFireRequest(fire_id=fire_id)))
 
     async def list_fires(
@@ -173,7 +173,7 @@ class Operations:
         outcome: str = "",
         limit: int = 50,
     ) -> list[values.Fire]:
-        """Return the newest ledger entries of one task or all tasks that cover a time from `begin` to `end`."""
+        """Return the newest ledger entries of one task, or of all tasks, with a time between `begin` and `end`."""
         request = runner.ListFiresRequest(name=name, outcome=outcome, limit=min(limit, _PAGE))
         for field, at in (("from", begin), ("to", end)):
             if at is not None:
@@ -182,7 +182,7 @@ class Operations:
         return [values.read(values.Fire, one) for one in found]
 
     async def explain_task(self, name: str, at: datetime | None = None) -> values.Explanation:
-        """Explain why a task did or did not run at a time. Without a time, explain the latest due fire."""
+        """Explain why a task did or did not run at a time. Without a time, explain the latest fire that was due."""
         request = runner.ExplainFireRequest(name=name, at="" if at is None else _instant(at))
         return values.read(values.Explanation, await self._again(request))
 
@@ -202,19 +202,19 @@ class Operations:
         *,
         timeout: Duration = timedelta(minutes=10),  # noqa: ASYNC109
     ) -> values.Turn:
-        """Wait until a turn has ended or waits for its author, across restarts of the daemons. Return the turn.
+        """Wait until a turn has ended or waits for its author, also across restarts of the daemons. Return the turn.
 
         Args:
             what: the sent message, the fire, the turn, or a turn's id.
             timeout: the longest time to wait.
 
         Raises:
-            InvalidInput: `what` is something else, such as a task or the result of `run`.
-            TimedOut: the turn neither ended nor asked in time. It continues to run.
+            InvalidInput: `what` is of a different kind, such as a task or the result of `run`.
+            TimedOut: the turn neither ended nor asked a question in time. It continues to run.
             Conflict: the fire has no turn: it was skipped, coalesced into another fire, or withdrawn.
         """
         if not isinstance(what, values.Sent | values.Fire | values.Turn | str):
-            hint = "give what run_task or send returned; run has waited already"
+            hint = "give the value that run_task or send returned; run has already waited"
             raise InvalidInput(f"a {type(what).__name__} is not a turn, a fire or a message", where="what", hint=hint)
         clock, pause_s = SystemClock(), _POLLS_S[0]
         deadline = clock.monotonic() + span(timeout, "timeout").total_seconds()
@@ -278,7 +278,7 @@ class Operations:
     async def list_approvals(
         self, *, channel: str = "", thread_id: str = "", status: str = "pending"
     ) -> list[values.Approval]:
-        """Return the approvals that turns ask of their author, oldest first."""
+        """Return the approvals that wait for their author, oldest first."""
         request = runtime.ListInterruptsRequest(channel=channel, thread_id=thread_id, status=status, limit=_PAGE)
         found = await self._pages(request, "interrupts")
         return [values.read(values.Approval, one) for one in found]
@@ -291,10 +291,10 @@ class Operations:
         message: str = "",
         args: Mapping[str, Any] | None = None,
     ) -> values.Approval:
-        """Decide an approval once; repeating the same decision changes nothing.
+        """Decide an approval once. The same decision again changes nothing.
 
         Args:
-            approval: the approval as shown, so that the decision is valid only for its arguments; or an id.
+            approval: the approval that was read, so that the decision is valid only for its arguments; or an id.
             decision: `edit` needs `args`, which replace the call's arguments. `answer` takes `message`, or `args` if
                 the answer is not text. `reject` may give a reason in `message`.
             message: see `decision`.
@@ -317,18 +317,18 @@ class Operations:
     # --- following
 
     def follow(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> AsyncIterator[values.Turn]:
-        """Yield the newest turns of a channel or thread, then each turn again when it changes; survive restarts."""
+        """Yield the newest turns of a channel or thread, then each turn again when it changes, also across restarts."""
         whole: Any = self._followed(channel, thread_id, limit, live=False)
         return whole  # type: ignore[no-any-return]
 
     def follow_live(
         self, channel: str = "", *, thread_id: str = "", limit: int = 50
     ) -> AsyncIterator[values.Turn | values.Speech]:
-        """Yield turns like :meth:`follow`, and also the text of running turns, piece by piece."""
+        """Yield turns as :meth:`follow` does, and also the text of running turns in pieces."""
         return self._followed(channel, thread_id, limit, live=True)
 
     async def follow_turns(self) -> AsyncIterator[values.TurnEvent]:
-        """Yield turn events from now on, each once and in order, across restarts of the daemon."""
+        """Yield turn events from now on, each once and in order, also across restarts of the daemon."""
         request = runtime.WatchTurnsRequest(details=True, from_now=True)
 
         def greeted(greeting: Greeting) -> None:
@@ -361,7 +361,7 @@ class Operations:
         return values.task_of(await self._transport.call(request))
 
     async def _whole(self, turn: runtime.Turn) -> values.Turn:
-        """Return a turn with its messages, read from the conversation. For a silent turn there are none."""
+        """Return a turn with its messages, read from the conversation. A silent turn has no messages."""
         request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_PAGE)
         while turn.thread_id:
             page = await self._again(request)
@@ -383,7 +383,7 @@ class Operations:
         return found[:most] if most else found
 
     async def _again(self, request: Message) -> Any:
-        """Make a call that is safe to repeat; repeat it while the daemon is away."""
+        """Make a call that is safe to repeat. Repeat the call while the daemon is unavailable."""
         patience = self._patience()
         while True:
             try:
@@ -392,7 +392,7 @@ class Operations:
                 await self._rest(request, patience, error)
 
     async def _stream(self, request: Message, greeted: Greeted) -> AsyncGenerator[Any]:
-        """Yield the items of a stream. If the daemon restarts, send `request` again, with the caller's changes."""
+        """Yield the items of a stream. If the daemon restarts, send `request` again with the caller's changes."""
         patience = self._patience()
         while True:
             try:
@@ -407,7 +407,7 @@ class Operations:
         return SystemClock().monotonic() + self._patience_s
 
     def _may_return(self, request: Message) -> bool:
-        """Return True if a daemon that does not answer may return soon; a daemon that was stopped has no socket."""
+        """Return True if a daemon that does not answer may return soon. A daemon that was stopped has no socket."""
         return bool(self._patience_s) and self._home.socket(daemon_of(request)).exists()
 
     async def _rest(self, request: Message, deadline: float, error: Unreachable) -> None:
@@ -420,7 +420,7 @@ class Operations:
 def _remember(
     request: runtime.WatchConversationRequest, turn: Any, open_: dict[int, str], sent: dict[str, bytes]
 ) -> None:
-    """Store the cursor for a restart of the stream: the oldest turn that may still change, else the newest turn."""
+    """Store the cursor for a restart of the stream: the oldest turn that can still change, or else the newest turn."""
     over = turn.status in values.OVER and not any(one.lifecycle == "candidate" for one in turn.candidates)
     if over:
         open_.pop(turn.number, None)

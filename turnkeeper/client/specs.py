@@ -1,6 +1,6 @@
 """Conversion between a task's fields in Python's types and its `TaskSpec` message. Pure.
 
-The names are those of `TaskSpec` in `schedules.proto`, except fields of JSON, which take objects, and `in_`.
+The names are the names of `TaskSpec` in `schedules.proto`, except `in_` and the fields of JSON, which take objects.
 """
 
 import json
@@ -17,7 +17,7 @@ Instant = datetime | str
 
 
 class TaskFields(TypedDict, total=False):
-    """Fields of a task besides its name. `docs/tasks.md` explains each; in an update, None removes a field.
+    """Fields of a task besides its name. `docs/tasks.md` explains each field. In an update, None removes a field.
 
     One of `cron`, `every`, `at`, `in_`, `rrule`, `dynamic` and `on` defines when the task fires. A `datetime` without a
     zone is wall time in `timezone`.
@@ -81,7 +81,7 @@ _INSTANTS = frozenset({"at", "start_at", "end_at", "expires_at"})
 def spec_of(name: str, given: Mapping[str, Any], *, now: datetime, base: wire.TaskSpec | None = None) -> wire.TaskSpec:
     """Return a task's message, with the given fields set over `base` if there is one.
 
-    `in_` is converted to an instant, so that a repeated request means the same.
+    `in_` is converted to an instant, so that a repeated request means the same time.
 
     Raises:
         InvalidInput: a field does not exist, or its value has the wrong type.
@@ -120,7 +120,7 @@ def span(given: Duration, name: str) -> timedelta:
 
 
 def fields_of(spec: wire.TaskSpec) -> dict[str, Any]:
-    """Return the fields of a spec under the names of :class:`TaskFields`, in Python's types.
+    """Return the fields of a spec, with the names of :class:`TaskFields` and in Python's types.
 
     >>> fields_of(spec_of("a", {"every": timedelta(minutes=7), "payload": {"n": 1}}, now=datetime.max))
     {'every': datetime.timedelta(seconds=420), 'payload': {'n': 1}}

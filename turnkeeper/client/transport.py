@@ -18,7 +18,7 @@ class OnLoop:
         self._daemons = AsyncCaller(home, via=via, deadline_s=timeout_s)
 
     async def call(self, request: Message) -> Any:
-        """Send a request once. Raises Unreachable if no answer comes; the call may still have had its effect."""
+        """Send a request once. Raises Unreachable if no answer arrives; the call may have been carried out."""
         return await self._daemons.ask(request)
 
     def stream(self, request: Message, greeted: Greeted) -> AsyncIterator[Any]:

@@ -1,7 +1,7 @@
 """Values of the daemons' answers: frozen dataclasses, with instants as `datetime`s and JSON parsed. Pure.
 
-:func:`read` makes a value from a wire message by the names of its fields. `_ON_WIRE` lists the fields with a different
-name on the wire.
+:func:`read` converts a wire message to a value by the names of its fields. `_ON_WIRE` lists the fields with other names
+there.
 """
 
 import json
@@ -30,12 +30,12 @@ class Task:
         fields: the declaration, with all defaults filled in: see :class:`turnkeeper.client.TaskFields`.
         kind: cron, every, at, rrule, dynamic, on or hybrid.
         state: active, running, waiting, interrupted, held, paused, disabled, done, expired or quarantined.
-        schedule: the schedule as people read it.
+        schedule: the schedule in the form for people.
         next_fire_at: the next scheduled time; None if none is known.
         reason: why the task is quarantined or done.
         waits_for: why its open fire waits; empty if it does not wait.
         revision: the number of its versions, counted from 1.
-        updated_at: when the current revision took effect.
+        updated_at: the time at which the current revision took effect.
         edited_by: the origin of the last edit, PROGRAM/SURFACE/KEY.
     """
 
@@ -67,8 +67,8 @@ class Fire:
 
     Attributes:
         outcome, reason: the fire's outcome or current state, and why.
-        count: the number of scheduled times that the fire stands for.
-        late_s: how many seconds late the fire was sent.
+        count: the number of scheduled times that the fire covers.
+        late_s: the seconds by which the fire was late.
         cause: why the fire was not sent in time.
     """
 
@@ -102,13 +102,13 @@ class Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """The destination of a message.
+    """The result of sending a message.
 
     Attributes:
         duplicate: a message with the same request id was accepted before.
         continues: True if the thread already had turns.
         takes_over: the self-paced task that this message ends.
-        answers: the question that this message answers, as it was asked; None if it answers none.
+        answers: the text of the question that this message answers; None if it answers none.
     """
 
     turn_id: str
@@ -176,7 +176,7 @@ class Approval:
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger:
-    """The fire that triggered a turn: its task, its scheduled time, and the number of scheduled times it stands for."""
+    """The fire that triggered a turn: its task, its scheduled time, and the number of scheduled times it covers."""
 
     kind: str
     task: str
@@ -192,7 +192,7 @@ class Turn:
 
     Attributes:
         status: running, interrupted, paused, succeeded, silent, failed or cancelled; for a message whose turn has not
-            begun: accepted, or kept while its thread waits for the author.
+            begun: accepted, or kept while the thread waits for the author.
         trigger: the fire that triggered it; None for an author's message and for later turns of the same fire.
         error: why the turn failed.
         via: the origin of the request, for an author's turn.
@@ -221,12 +221,12 @@ class Turn:
 
     @property
     def waits(self) -> bool:
-        """True if the turn continues only after its author decides or its task fires again."""
+        """True if the turn waits for a decision of its author or for the next fire of its task."""
         return self.status in WAITING
 
     @property
     def is_decided(self) -> bool:
-        """True if the author has decided all questions of a stopped turn, so that it resumes in a moment."""
+        """True if the author has decided all questions of a stopped turn, so that the turn is about to resume."""
         asked = {one.status for one in self.approvals}
         return self.status == "interrupted" and bool(asked) and "pending" not in asked
 
@@ -238,7 +238,7 @@ class Turn:
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """The final state of a graph without messages; None if the agent answered with text."""
+        """The final state of a graph without messages. None if the agent answered with text."""
         if not self.text.lstrip().startswith("{"):
             return None
         try:
@@ -266,11 +266,11 @@ class RunningCall(ToolCall):
 
 @dataclass(frozen=True, kw_only=True)
 class Speech:
-    """A piece of a running turn's text; it is not on disk yet and may be discarded.
+    """A piece of a running turn's text. It is not on disk yet and may be discarded.
 
     Attributes:
         message: the id of the message; a new id means that the message began again.
-        offset: characters of the message before this piece.
+        offset: the number of characters of the message before this piece.
     """
 
     turn_id: str = ""
@@ -313,7 +313,7 @@ _Read = Callable[[WireMessage], Any]
 
 
 def read(kind: type[T], message: WireMessage, **given: Any) -> T:
-    """Return a wire message as a value: copy each field by its name, except the fields in `given`."""
+    """Convert a wire message to a value: copy each field by its name, except the fields in `given`."""
     kinds: Any = (kind, type(message))
     plan = _plan(*kinds)
     return kind(**{name: get(message) for name, get in plan.items() if name not in given}, **given)
@@ -325,13 +325,13 @@ def task_of(message: Any) -> Task:
 
 
 def turn_of(message: Any) -> Turn:
-    """Return a turn; a turn of a list has no messages."""
+    """Return a turn. A turn from a list has no messages."""
     return read(Turn, message, **({"trigger": None} if isinstance(message.trigger, str) else {}))
 
 
 @cache
 def _plan(kind: Any, message: Any) -> Mapping[str, _Read]:
-    """Return how to read each field of a value; a field that the message lacks keeps its default."""
+    """Return how to read each field of a value. A field that is missing in the message keeps its default."""
     known, plan = message.DESCRIPTOR.fields_by_name, dict[str, _Read]()
     for one in fields(kind):
         names = (_ON_WIRE.get(one.name, one.name), f"{one.name}_json")

@@ -1,4 +1,4 @@
-"""The build of this program: its version and its commit; and the commands that install further packages."""
+"""The build of this program: its version and commit. Also the commands that install more packages."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from turnkeeper.config.home import Home
 
 @cache
 def build() -> str:
-    """Return version and commit, as `0.1.0+g1a2b3c4d5e6f`; the version alone if the commit is unknown."""
+    """Return the version and the commit, as `0.1.0+g1a2b3c4d5e6f`, or the version alone if the commit is unknown."""
     folder = Path(__file__).parents[1]
     try:
         commit = (folder / "COMMIT").read_text("ascii").strip()
@@ -29,11 +29,11 @@ def build() -> str:
 
 
 def write_build(home: Home, process: str, settings: Mapping[str, Any], **more: Any) -> None:
-    """Write this process's pid and build, with the settings that it loads, into `state/run`."""
+    """Write this process's pid and build, and the settings that it loads, into `state/run`."""
     says = {"pid": os.getpid(), "build": build(), "settings": settings, **more}
     path = start_file(home, process)
     draft = path.with_suffix(".started.new")
-    with contextlib.suppress(OSError):  # a full disk must not prevent a start; the record is then missing
+    with contextlib.suppress(OSError):  # a full disk must not prevent a start; then the record is missing
         draft.touch(mode=0o600)
         draft.write_text(json.dumps(says), encoding="utf-8")
         draft.replace(path)
@@ -44,14 +44,14 @@ def start_file(home: Home, process: str) -> Path:
 
 
 def installer() -> list[str]:
-    """Return the command that installs packages beside this one: uv if there is no pip."""
+    """Return the command that installs packages for this program: uv if there is no pip."""
     if util.find_spec("pip") is None and (uv := shutil.which("uv")):
         return [uv, "pip", "install", "--python", sys.executable]
     return [sys.executable, "-m", "pip", "install"]
 
 
 def install_command(*wanted: str) -> str:
-    """Return the command, for a person, that installs packages beside this program."""
+    """Return the command with which a person installs packages for this program."""
     if util.find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install {shlex.join(wanted)} --python {shlex.quote(sys.executable)}"
     command = f"{shlex.quote(sys.executable)} -m pip install {shlex.join(wanted)}"

@@ -1,4 +1,4 @@
-"""The state directory: the place of each file, and the check that the directory is safe.
+"""The state directory: the path of each file, and the check that the directory is safe.
 
 Layout (`docs/contract.md` documents it for people and scripts)::
 
@@ -26,12 +26,12 @@ RESTORED = "this home was restored from a backup whose original may still run"
 TAKE_OVER = "make sure that the original home runs nowhere, then run: turnkeeper up --takeover"
 MIGRATED = "its tasks and turns were moved into a database, which config.toml no longer names"
 GO_BACK = "write url below [store] again; or, to run with the files as they were at the move: turnkeeper up --takeover"
-LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) minus its terminator
+LONGEST_SOCKET_PATH = 107  # bytes; the length of sun_path in unix(7) without its terminator
 # An agent's name; `agent0@NAME` is the first agent of the peer NAME.
 AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
 MOVED = "moved to: "  # the first line of the file that `turnkeeper move` leaves in a home's old place
-_LONGEST_WORD = 1 << 14  # bytes
-_MOST_MOVES = 16  # the most pointer files in a row
+_LONGEST_WORD = 1 << 14  # largest size of such a file, in bytes
+_MOST_MOVES = 16  # most redirections in a row
 NO_HOME = "name it: --home DIR, or export TURNKEEPER_HOME=DIR; or create it: turnkeeper init"
 
 
@@ -47,12 +47,12 @@ class Home:
 
     @property
     def config(self) -> Path:
-        """The author's settings; may be absent."""
+        """The author's settings; the file may be missing."""
         return self.root / "config.toml"
 
     @property
     def environment(self) -> Path:
-        """Keys for model providers, mode 0600; may be absent."""
+        """Keys for model providers, mode 0600; the file may be missing."""
         return self.root / ".env"
 
     @property
@@ -62,7 +62,7 @@ class Home:
 
     @property
     def tasks(self) -> Path:
-        """Task files that `turnkeeper task apply` reads when it is given none."""
+        """Task files that `turnkeeper task apply` reads if no file is given."""
         return self.root / "tasks"
 
     @property
@@ -87,7 +87,7 @@ class Home:
 
     @property
     def workers(self) -> Path:
-        """The number of workers from the last `turnkeeper up N`; absent before."""
+        """The number of workers from the last `turnkeeper up N`; missing before that."""
         return self.root / "state" / "workers"
 
     @property
@@ -96,34 +96,34 @@ class Home:
         return self.root / "keys"
 
     def keys_made(self, purpose: str) -> Path:
-        """Return the file that records that a key for this purpose was made, so that its loss is noticed."""
+        """Return the file that records that a key for this purpose was made, so that a loss is noticed."""
         return self.root / "state" / f"key-made-{purpose}"
 
     def store_made(self, name: str) -> Path:
-        """Return the file that records which store of this name the home used, so that its loss is noticed."""
+        """Return the file that records which store of this name the home used, so that a loss is noticed."""
         return self.root / "state" / f"store-made-{name.removesuffix('.db')}"
 
     def time_seen(self, process: str) -> Path:
-        """Return the file with the last time that a process saw, which decides what history is old."""
+        """Return the file with the time that a process last saw. The time decides which history is old."""
         return self.root / "state" / f"time-{process}.json"
 
     @property
     def audit_heads(self) -> Path:
-        """The signed heads of the chains of records, one a line, oldest first."""
+        """The signed heads of the chains of records, one on each line, oldest first."""
         return self.root / "state" / "audit-heads.jsonl"
 
     def audit_seen(self, process: str) -> Path:
-        """Return the file with the heads that a process saw of a shared database's chains."""
+        """Return the file with the heads that a process read from the chains of a shared database."""
         return self.root / "state" / f"audit-seen-{process}.json"
 
     @property
     def restored(self) -> Path:
-        """The marker of a restored home: no daemon starts until a takeover."""
+        """The marker of a restored home. It prevents the start of daemons until a takeover."""
         return self.root / "state" / "restored"
 
     @property
     def original(self) -> str:
-        """The home of which this one is a copy. Empty if unknown, or after a takeover."""
+        """The home of which this home is a copy. Empty if that is unknown, and after a takeover."""
         try:
             says = json.loads(self.restored.read_bytes())
             return str(says.get("original") or "")
@@ -132,12 +132,12 @@ class Home:
 
     @property
     def named_original(self) -> str:
-        """The words that name the original of a restored home."""
+        """The text that names the original of a restored home."""
         return f" in {self.original}" if self.original else " somewhere"
 
     @property
     def migrated(self) -> Path:
-        """The marker of stores moved into a database: no daemon starts without the database until a takeover."""
+        """The marker of stores that were moved into a database. No daemon starts without it until a takeover."""
         return self.root / "state" / "migrated"
 
     @property
@@ -158,11 +158,11 @@ class Home:
         return self.run / f"{process}.lock"
 
     def pid(self, process: str) -> Path:
-        """Return the file that holds the process's pid while it runs."""
+        """Return the file with the pid of the process while it runs."""
         return self.run / f"{process}.pid"
 
     def inbox(self, agent: str) -> Path:
-        """Return the folder with an agent's inbox, claimed, delivered and quarantine."""
+        """Return the folder with an agent's inbox, claimed, delivered and quarantine folders."""
         return self.root / "channels" / "agent" / check_agent(agent)
 
     def create(self) -> None:
@@ -172,7 +172,7 @@ class Home:
             make_private(folder)
 
     def check(self) -> None:
-        """Raise InvalidInput unless the directory exists and only its owner can write it."""
+        """Raise InvalidInput unless the directory exists and only its owner can write to it."""
         if not self.root.is_dir() and not self.root.is_symlink():
             raise InvalidInput("no such state directory", where=str(self.root), hint=NO_HOME)
         _refuse_untrusted(self.root)
@@ -183,7 +183,7 @@ class Home:
             raise Conflict(f"{why[0]}, and nothing runs until it is taken over", where=str(self.root), hint=why[1])
 
     def waits_for_takeover(self) -> tuple[str, str] | None:
-        """Return why no daemon starts before a takeover, and the remedy. None if daemons may start."""
+        """Return why no daemon can start before a takeover, and the remedy. None if daemons can start."""
         if os.path.lexists(self.restored):
             return f"{RESTORED}{self.named_original}", TAKE_OVER
         if os.path.lexists(self.migrated) and not import_module("turnkeeper.config.toml_file").shared_url_in(
@@ -193,7 +193,7 @@ class Home:
         return None
 
     def check_keys(self) -> None:
-        """Raise InvalidInput if other users can read the keys of model providers, as ssh does for its keys."""
+        """Raise InvalidInput if other users can read the keys of model providers, as ssh does for its own keys."""
         path = self.environment
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise InvalidInput("can be read by others", where=str(path), hint=f"run: chmod 600 {path}")
@@ -210,10 +210,10 @@ class Home:
 
 
 def locate(option: Path | None, environ: Mapping[str, str]) -> Home:
-    """Return the home named by `--home`, else by the environment, else `~/.turnkeeper`. Changes nothing.
+    """Return the home in `--home`, or else in the environment, or else `~/.turnkeeper`. Changes nothing.
 
-    If a home was moved, follow the file in its old place. Raises InvalidInput if the new place is missing or another
-    user could have written the file.
+    If the home was moved, follow the file in its old place. Raises InvalidInput if the new place is missing, or if
+    another user could have written the file.
     """
     place, *passed = places(option, environ)
     if passed and not place.is_dir():
@@ -223,7 +223,7 @@ def locate(option: Path | None, environ: Mapping[str, str]) -> Home:
 
 
 def places(option: Path | None, environ: Mapping[str, str]) -> list[Path]:
-    """Return the home's path, existing or not, then the pointer files that led there, the last one first."""
+    """Return the home's path, which may not exist, then the files that redirect to it, the last one first."""
     named = option or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     root = named if named is not None else Path(environ.get("HOME", "~")).expanduser() / ".turnkeeper"
     found = [Path(os.path.abspath(root.expanduser()))]  # noqa: PTH100  resolve() would follow a symlink

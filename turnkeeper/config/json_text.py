@@ -1,4 +1,4 @@
-"""Parsing JSON from a caller: one value, bounded in length and depth, that every store can hold."""
+"""Parsing JSON from a caller: one value of limited length and depth that every store can store."""
 
 import json
 import math
@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from turnkeeper.errors import InvalidInput
 
 DEEPEST = 32
-# Turnkeeper or LangGraph sets these keys of `configurable`: the place in the thread's record, the turn, the user.
+# Turnkeeper or LangGraph sets these keys of `configurable`: the position in the thread's record, the turn, and the
+# user.
 _RESERVED = frozenset({"thread_id", "thread_ts", "turn_id", "grant", "before_turn", "run_id"})
 _RESERVED_STARTS = ("__", "checkpoint_", "langgraph_auth_")
 
@@ -16,7 +17,7 @@ _RESERVED_STARTS = ("__", "checkpoint_", "langgraph_auth_")
 def read_object(
     text: str, *, where: str, longest: int, deepest: int = DEEPEST, half_characters: bool = False
 ) -> dict[str, Any]:
-    """Parse one JSON object, as :func:`read_value` does. Refuse any other value."""
+    """Parse one JSON object with :func:`read_value`. Refuse any other value."""
     found = read_value(text, where=where, longest=longest, deepest=deepest, half_characters=half_characters)
     if not isinstance(found, dict):
         raise InvalidInput("is not a JSON object", where=where)
@@ -30,7 +31,7 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
         where: the field, for errors.
         longest: the most bytes in UTF-8.
         deepest: the most levels of objects and arrays.
-        half_characters: accept lone surrogates, which JSON can spell and UTF-8 cannot.
+        half_characters: accept lone surrogates, which JSON can contain and UTF-8 cannot.
 
     Raises:
         InvalidInput: the text is too long, too deep or not JSON, or has a lone surrogate.
@@ -46,12 +47,12 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
 
 
 def as_data(value: Any, longest: int) -> str:
-    """Return a value as one line of JSON for a prompt, in which it opens no wrapper and no variable.
+    """Return a value as one line of JSON for a prompt, in which the line opens no wrapper and no variable.
 
-    Text is cut so that the line has at most `longest` bytes. Any other value that is longer becomes null.
+    Text is cut, so that the line has at most `longest` bytes. Any other value that is too long becomes null.
     """
     line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # Two opening braces stand only within text: in JSON, a quote or a closing brace follows an opening one.
+    # Two opening braces in a row occur only inside text: in JSON, a quote or a closing brace follows an opening brace.
     line = "".join(map(_plain, line)).replace("{{", "{\\u007b").replace("<", "\\u003c")
     if len(line.encode()) <= longest:
         return line
@@ -61,14 +62,14 @@ def as_data(value: Any, longest: int) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Return True if Turnkeeper or LangGraph sets this key of `configurable`. Callers may not set it."""
+    """Return True if Turnkeeper or LangGraph sets this key of `configurable`. Callers must not set it."""
     return name in _RESERVED or name.startswith(_RESERVED_STARTS)
 
 
 def check_configurable(found: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a graph's context or `configurable` unchanged. Raise InvalidInput if it holds a reserved key.
+    """Return a graph's context or `configurable` unchanged. Raise InvalidInput if it contains a reserved key.
 
-    The keys of a context are checked too: a graph also finds them in `configurable`.
+    The keys of a context are checked, too, because a graph also finds them in `configurable`.
     """
     if reserved := next(filter(is_reserved, found), ""):
         raise InvalidInput(f"{reserved[:80]!r} is set by Turnkeeper or LangGraph", where=where, hint="leave it out")
@@ -76,7 +77,7 @@ def check_configurable(found: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _plain(character: str) -> str:
-    """Escape a character that a reader does not see, or that is another spelling of one or more characters."""
+    """Escape a character that is invisible to readers, or that is a different spelling of one or more characters."""
     if character.isprintable() and unicodedata.normalize("NFKC", character) == character:
         return character
     return json.dumps(character)[1:-1]

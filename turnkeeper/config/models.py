@@ -1,4 +1,4 @@
-"""Names of models: the check of a name, the name's provider, and the provider's package and key.
+"""Names of models: the check of a name, the provider in the name, and the provider's package and key.
 
 Commands and the runtime check a name only with :func:`full_name`.
 """
@@ -11,8 +11,8 @@ from turnkeeper.errors import InvalidInput
 
 OFFLINE = "offline"
 OPENAI = "openai"
-# By provider, as LangChain's `init_chat_model` names them: its package, and the variable with its key; empty if the
-# provider takes no key, or several.
+# By provider, under the names of LangChain's `init_chat_model`: the package, and the variable with the key. The
+# variable is empty if the provider takes no key or several keys.
 PROVIDERS: Mapping[str, tuple[str, str]] = {
     "anthropic": ("langchain-anthropic", "ANTHROPIC_API_KEY"),
     "anthropic_bedrock": ("langchain-aws", ""),
@@ -45,8 +45,8 @@ PROVIDERS: Mapping[str, tuple[str, str]] = {
     "upstage": ("langchain-upstage", "UPSTAGE_API_KEY"),
     "xai": ("langchain-xai", "XAI_API_KEY"),
 }
-EXTRAS = frozenset({"openai", "anthropic"})  # of our own package, which installs a provider in the right version
-# Prefixes of names that identify the provider, as in LangChain.
+EXTRAS = frozenset({"openai", "anthropic"})  # extras of our package, which install a provider in the right version
+# Prefixes of names that identify the provider, from LangChain.
 _FAMILIES = {
     **dict.fromkeys(("gpt-", "o1", "o3", "chatgpt", "text-davinci"), OPENAI),
     "claude": "anthropic",
@@ -72,7 +72,7 @@ def full_name(text: str, base_url: str = "") -> str:
     ('openai:gpt-5', 'openai:llama3:8b', 'offline')
 
     Raises:
-        InvalidInput: the name is malformed or its provider is unknown; the error suggests similar names.
+        InvalidInput: the name is malformed or its provider is unknown. The error suggests similar names.
     """
     if not _WORD.fullmatch(text):
         raise InvalidInput("is not the name of a model", where="model", hint=_FORMS)
@@ -82,7 +82,7 @@ def full_name(text: str, base_url: str = "") -> str:
     if text.rstrip(":") in PROVIDERS:
         raise InvalidInput(f"{provider} is a provider, without a model", where="model", hint=_FORMS)
     family = _family(text)
-    # A server's models may have colons and begin like a provider's name, such as mistral:7b.
+    # The names of a server's models may contain colons and begin like the name of a provider, such as mistral:7b.
     typed_as = (OPENAI, "anthropic") if base_url else PROVIDERS if colon else (OFFLINE,)
     close = get_close_matches(provider.lower(), typed_as, n=1, cutoff=0.8)
     if close and (colon or not base_url):
@@ -96,7 +96,7 @@ def full_name(text: str, base_url: str = "") -> str:
 
 
 def key_name(model: str) -> str:
-    """Return the variable with the key of a model's provider. Empty if none is known.
+    """Return the variable with the key for a model's provider. Empty if no variable is known.
 
     >>> key_name("openai:gpt-5"), key_name("claude-sonnet-4-5"), key_name("ollama:llama3")
     ('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', '')
@@ -106,7 +106,7 @@ def key_name(model: str) -> str:
 
 
 def package_of(model: str) -> str:
-    """Return the package, with its extra, that installs a model's provider."""
+    """Return the package, with its extra, that installs the provider of a model."""
     provider = model.partition(":")[0]
     return f"turnkeeper[{provider}]" if provider in EXTRAS else PROVIDERS[provider][0]
 

@@ -32,39 +32,39 @@ SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation
 def _seconds(value: object) -> object:
     try:
         return parse_duration(value).total_seconds() if isinstance(value, str) else value
-    except InvalidInput as error:  # the file's reader reports the error without the value, and with file, line and key
+    except InvalidInput as error:  # the file's reader reports the error with file, line and key, but without the value
         raise ValueError(f"is not a duration; {error.hint}") from error
 
 
 def as_written(value: object) -> object:
-    """Return a setting as a person writes it: a duration of whole seconds with its units, any other value unchanged.
+    """Return a setting in the form of the file: a duration of whole seconds with its units, any other value unchanged.
 
     >>> as_written(7776000.0), as_written(0.2), as_written(3)
     ('90d', 0.2, 3)
     """
-    if isinstance(value, float) and value.is_integer():  # every number with a point is a duration in seconds
+    if isinstance(value, float) and value.is_integer():  # every number with a decimal point is a duration in seconds
         return format_duration(timedelta(seconds=value))
     return value
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]
-# Long enough that two reads differ: a daemon's counter rises every five seconds.
+# A longer time than between two increases of a daemon's counter, which increases every five seconds.
 WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400)]
 
 
-# The form of a thread's id, which ends with a task's name: it must not look like a path.
+# The form of a thread's id. The id ends with a task's name, which must not look like a path.
 GraphName = Annotated[str, Field(pattern=r"^[!-.0-~](?:[ -.0-~]{0,61}[!-.0-~])?$")]
-# Without an underscore, so that no two servers' tools have the same name for a model.
+# Names have no underscore, so that a model never sees two tools of different servers under the same name.
 ServerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,23}$")]
 
 
 class _Section(BaseModel):
-    # Built at its first use, because Pydantic looks for plugins in every installed package, which takes long.
+    # Build it at its first use, because Pydantic looks for plugins in every installed package, which takes long.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class AgentSettings(_Section):
-    """`[agents.<name>]`: which graph an agent runs, and how many worker lanes it has."""
+    """`[agents.<name>]`: the graph that an agent runs, and the number of its worker lanes."""
 
     graph: str = Field(
         "",
@@ -89,7 +89,7 @@ class ModelSettings(_Section):
 
 
 class CategorySettings(_Section):
-    """`[categories]`: what may run without the author."""
+    """`[categories]`: permissions to run without the author."""
 
     autonomous_allowed: tuple[str, ...] = Field(
         SHIPPED_AUTONOMOUS, description="categories whose turns may finish without the author"
@@ -100,7 +100,7 @@ class CategorySettings(_Section):
 
 
 class MemorySettings(_Section):
-    """`[memory]`: the tier for values that graphs store without naming one."""
+    """`[memory]`: the tier for values that graphs store without a tier."""
 
     default_tier: Literal["conversation", "channel", "workspace", "account"] = Field(
         "workspace", description="tier of a graph's store namespaces without a tier"
@@ -118,7 +118,7 @@ class SchedulerSettings(_Section):
 
 
 class ApprovalSettings(_Section):
-    """`[approvals]`: how long approvals of turns without a task wait; a task has its own settings."""
+    """`[approvals]`: how long approvals of turns without a task wait. A task has its own settings."""
 
     reminder_s: Seconds = Field(0.0, description="how long after the question you are reminded; 0: never")
     escalation_s: Seconds = Field(0.0, description="how long after the question an alert is raised; 0: never")
@@ -163,14 +163,14 @@ class WatchdogSettings(_Section):
 
 
 class LogSettings(_Section):
-    """`[logs]`: how much of trails and logs is kept."""
+    """`[logs]`: how long trails and logs are kept, and how large they become."""
 
     keep: Seconds = Field(86_400.0 * 90, description="how long the trails of events and acknowledgements are kept")
     largest_mb: int = Field(64, ge=1, le=100_000, description="size, in MiB, at which the log of a process is cut")
 
 
 class StoreSettings(_Section):
-    """`[store]`: where tasks, turns and checkpoints are."""
+    """`[store]`: the place of tasks, turns and checkpoints."""
 
     url: str = Field(
         "sqlite",
@@ -219,7 +219,7 @@ class HistorySettings(_Section):
 
 
 class FaultSettings(_Section):
-    """`[faults]`: how long to wait for the machine."""
+    """`[faults]`: how long to wait while the machine has a fault."""
 
     graph_wait_s: Seconds = Field(
         600.0, description="how long a turn is retried while a file or device of its graph fails; 0: without limit"
@@ -227,7 +227,7 @@ class FaultSettings(_Section):
 
 
 class NodeSettings(_Section):
-    """`[node]`: this machine, among those that share a store."""
+    """`[node]`: this machine, one of several that share a store."""
 
     name: str = Field("", max_length=100, description="its name for other machines; empty for the machine's own name")
     roles: tuple[Literal["runner", "runtime"], ...] = Field(
@@ -289,7 +289,7 @@ Address = Annotated[str, Field(pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[
 
 
 class PeerSettings(_Section):
-    """`[peers]`: other homes whose first agents work with this one's."""
+    """`[peers]`: other homes whose first agents work with the first agent of this home."""
 
     enabled: bool = Field(False, description="let `turnkeeper up` start it and keep it running")
     listen: Address = Field("", description="the address at which it listens for peers, HOST:PORT; required if enabled")
@@ -303,7 +303,7 @@ class PeerSettings(_Section):
 
 
 class DeliverySettings(_Section):
-    """`[delivery]`: results of tasks, and questions that wait for you, sent to the targets of `turnkeeper deliver`."""
+    """`[delivery]`: sends results of tasks, and questions that wait for you, to the targets of `turnkeeper deliver`."""
 
     enabled: bool = Field(False, description="let `turnkeeper up` start it and keep it running")
     allow: tuple[str, ...] = Field(
@@ -312,7 +312,7 @@ class DeliverySettings(_Section):
 
 
 class QuerySettings(_Section):
-    """`[query]`: what `turnkeeper query` shows."""
+    """`[query]`: the columns that `turnkeeper query` shows."""
 
     texts: bool = Field(
         False, description="also prompts, messages, arguments, answers and memory; without it these columns are null"
@@ -332,7 +332,7 @@ class CalendarSettings(_Section):
 
 
 class McpSettings(_Section):
-    """`[mcp]`: what MCP clients may do, with `turnkeeper mcp` and over HTTP."""
+    """`[mcp]`: permissions of MCP clients that use `turnkeeper mcp` or HTTP."""
 
     decide: Literal["link", "elicit"] = Field(
         "link", description="link: you decide elsewhere; elicit: a capable client shows you a form"
@@ -345,7 +345,7 @@ class McpSettings(_Section):
     shortest_gap_s: Seconds = Field(60.0, description="shortest time between two fires of a task that they schedule")
 
 
-# An address has no user, query or fragment: each may hold a key, and an address is shown.
+# An address has no user, query or fragment, because each may contain a key, and addresses are shown.
 ServerUrl = Annotated[str, Field(pattern=r"^(https?://[^\s@?#]+)?$")]
 _TELLING = re.compile(r"(key|token|secret|password|credentials?|authorization|cookie)$", re.IGNORECASE)
 
@@ -358,7 +358,7 @@ class McpServerSettings(_Section):
     env: dict[str, str] = Field(default_factory=dict, description="its variables; $NAME is read from the environment")
     url: ServerUrl = Field("", description="the address of a server over HTTP, in place of a command")
     headers: dict[str, str] = Field(default_factory=dict, description="headers of each request; $NAME as in env")
-    reads: tuple[str, ...] = Field((), description="tools that only read, by your own word")
+    reads: tuple[str, ...] = Field((), description="tools that only read; Turnkeeper trusts this list")
     timeout_s: Seconds = Field(60.0, gt=0, description="how long a call may take")
 
     @model_validator(mode="after")
@@ -372,7 +372,7 @@ class McpServerSettings(_Section):
 
 
 class ToolSettings(_Section):
-    """`[tools]`: tools of yours for the built-in agent."""
+    """`[tools]`: your own tools for the built-in agent."""
 
     files: tuple[str, ...] = Field((), description="Python files; each function with LangChain's @tool is a tool")
 
@@ -407,19 +407,19 @@ class AssistantSettings(_Section):
             raise ValueError(error.what) from error
 
 
-# A whole amount is an int, because a float without a fraction is shown as a duration.
+# A whole amount is an int, because a float without a fraction would be shown as a duration.
 _amount = pydantic.AfterValidator(lambda value: int(value) if value.is_integer() else value)
 Money = Annotated[float, Field(ge=0, le=1e6), _amount]
 
 
 class PriceSettings(_Section):
-    """`[prices.<model>]`: what a model costs, in your currency. Write the model as `[model] name` does, in quotes."""
+    """`[prices.<model>]`: the price of a model, in your currency. Write the model in quotes, as in `[model] name`."""
 
-    read: Money = Field(0, description="of a million tokens that it reads")
-    written: Money = Field(0, description="of a million tokens that it writes")
+    read: Money = Field(0, description="for a million tokens that it reads")
+    written: Money = Field(0, description="for a million tokens that it writes")
 
 
-OF_A_SURFACE: Any = {"of_a_surface": True}  # marks the section of a part that may not be installed
+OF_A_SURFACE: Any = {"of_a_surface": True}  # marks the section of a part that can be removed
 
 
 class Settings(_Section):
@@ -466,7 +466,7 @@ class Settings(_Section):
 
     @property
     def daemons(self) -> frozenset[str]:
-        """The daemons of this machine: those of its roles, and those that its other processes need."""
+        """The daemons of this machine: the daemons of its roles, and the daemons that its other processes need."""
         wanted = {f"{'task' if role == 'runner' else 'agent'}-{role}" for role in self.node.roles}
         return frozenset(wanted.union(*(one.asks for one in self.processes)))
 
@@ -482,13 +482,13 @@ class Settings(_Section):
 
     @property
     def kept(self) -> HistorySettings:
-        """The time for which the runtime keeps finished turns: at least as long as the ledger may name them."""
+        """The time for which the runtime keeps finished turns: at least as long as the ledger may name a turn."""
         least = max(self.history.keep_turns, self.scheduler.keep_history) if self.history.keep_turns else 0.0
         return self.history.model_copy(update={"keep_turns": least})
 
     @property
     def default_graph(self) -> str:
-        """The graph of turns that name none: `agent0`'s, or `default` for our own agent."""
+        """The graph of turns that name no graph: the graph of `agent0`, or else `default`, our own agent."""
         graph = self.agents[FIRST_AGENT].graph if FIRST_AGENT in self.agents else ""
         return graph.rpartition(":")[2] or "default"
 
@@ -498,7 +498,7 @@ _COMMON = {"agents", "assistants", "model", "categories", "memory", "scheduler",
 
 @contextlib.contextmanager
 def _without_plugins() -> Iterator[None]:
-    with _READING:  # two threads would restore what the other one has set
+    with _READING:  # two threads would restore each other's values
         before = os.environ.get(_NO_PLUGINS)
         os.environ[_NO_PLUGINS] = "1"
         try:
@@ -510,7 +510,7 @@ def _without_plugins() -> Iterator[None]:
 
 
 def load_settings(home: Home) -> Settings:
-    """Read the home's `config.toml`. Return the defaults if there is none."""
+    """Read the home's `config.toml`. If there is no file, return the defaults."""
     with _without_plugins():
         try:
             file = read_toml(home.config)
@@ -523,7 +523,7 @@ def load_settings(home: Home) -> Settings:
 
 
 def unread_sections(home: Home) -> list[str]:
-    """Return the sections of config.toml for parts of the program that are not installed."""
+    """Return the sections of config.toml that belong to parts of the program that are not installed."""
     optional = {name for name, one in Settings.model_fields.items() if one.json_schema_extra == OF_A_SURFACE}
     read = {section for surface in surfaces().values() for section in surface.settings}
     said = read_toml(home.config).data if home.config.exists() else {}
@@ -531,24 +531,24 @@ def unread_sections(home: Home) -> list[str]:
 
 
 def take_server_keys(home: Home) -> None:
-    """Copy PG… variables from `<home>/.env` to the environment, where PostgreSQL's driver reads them, unless set.
+    """Copy PG… variables from `<home>/.env` to the environment, unless they are set.
 
-    Raises InvalidInput if others can read the file.
+    PostgreSQL's driver reads them there. Raises InvalidInput if other users can read the file.
     """
     if not home.environment.exists():
         return
     home.check_keys()
-    dotenv = importlib.import_module("dotenv")  # imported late: most homes have no shared store
+    dotenv = importlib.import_module("dotenv")  # import it here, because most homes have no shared store
     for key, value in dotenv.dotenv_values(home.environment, interpolate=False).items():
         if key.startswith("PG") and value is not None:
             os.environ.setdefault(key, value)
 
 
 def staffed(settings: Settings, home: Home) -> Settings:
-    """Return the settings with the number of workers from the last `turnkeeper up N`, if any.
+    """Return the settings with the number of workers from the last `turnkeeper up N`, if there is one.
 
     Raises:
-        InvalidInput: the file holds no number of workers.
+        InvalidInput: the file does not contain a number of workers.
     """
     count = workers_asked_for(home)
     if count is None:
@@ -571,7 +571,7 @@ def workers_asked_for(home: Home) -> int | None:
 
 
 def ask_for_workers(home: Home, count: int) -> bool:
-    """Write the number of workers for the runtime's next start. Return False if the number was the same before."""
+    """Write the number of workers for the next start of the runtime. Return False if it did not change."""
     with contextlib.suppress(InvalidInput):
         if workers_asked_for(home) == count:
             return False

@@ -1,7 +1,7 @@
-"""The start of a daemon: the program's build, the settings that it loaded, and the files of the author's graphs.
+"""The start of a daemon: the build of the program, the settings that were loaded, and the files of the author's graphs.
 
-Each daemon writes `state/run/<process>.started` before it loads anything else; the supervisor writes its build. `up`,
-`status` and `doctor` compare the file with the present program and configuration.
+Each daemon writes `state/run/<process>.started` before it loads anything else. The supervisor writes its build there.
+`up`, `status` and `doctor` compare the file with the present program and configuration.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ READS: Mapping[str, frozenset[str]] = {
     ),
     "task-runner": frozenset({"metrics", "node", "scheduler", "store", "traces"}),
 } | {process.name: process.reads for process in processes()}
-_KEYS = ".env"  # stands for the home's keys among the settings
+_KEYS = ".env"  # the name of the home's keys among the settings
 _LONGEST_SHOWN = 60
 
 
@@ -34,10 +34,10 @@ class Start:
     """A process's record of its start.
 
     Attributes:
-        pid: the process; the file may outlive it.
+        pid: the process, which may have ended.
         build: version and commit of the program.
-        settings: the process's settings by key; each long value, address, list and `.env` as a digest.
-        files: the loaded files of the author's graphs, each with the digest of its content.
+        settings: the settings of the process by key; long values, addresses, lists and `.env` as digests.
+        files: the loaded files of the author's graphs, each with a digest of its content.
     """
 
     pid: int
@@ -51,7 +51,7 @@ class Start:
 
 
 def write_start(home: Home, process: str) -> None:
-    """Write this process's start. Call it before the settings are loaded for use."""
+    """Write the start of this process. Call this before the settings are loaded for use."""
     write_build(home, process, settings_now(home, process))
 
 
@@ -62,7 +62,7 @@ def add_files(home: Home, process: str, files: Iterable[Path]) -> None:
 
 
 def read_start(home: Home, process: str, pid: int = 0) -> Start | None:
-    """Return the start of the process `pid`, by default of the last one. None if the record cannot be read."""
+    """Return the start of the process `pid`, by default of the last process. None if the record cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = Start(**json.loads(start_file(home, process).read_text("utf-8")))
         return found if found.pid == (pid or found.pid) else None
@@ -80,12 +80,12 @@ def settings_now(home: Home, process: str) -> dict[str, Any]:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ, each with both values unless one is a digest.
+    """Return the settings that differ, each with both values unless one of them is a digest.
 
     >>> changes({"model.name": "offline", "x": {"sha256": "a"}}, {"model.name": "openai:gpt-5", "x": {"sha256": "b"}})
     ["model.name ('offline', now 'openai:gpt-5')", 'x']
     """
-    # A table such as [agents.agent0] adds empty settings, which are equivalent to missing ones.
+    # A table such as [agents.agent0] adds empty settings, which mean the same as missing ones.
     keys = sorted(key for key in before.keys() | now.keys() if (before.get(key) or None) != (now.get(key) or None))
     return [f"{key}{_values(before.get(key), now.get(key))}" if key != _KEYS else _KEYS for key in keys]
 
@@ -98,7 +98,7 @@ def _digest(file: Path) -> str:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return a short plain value unchanged, else a digest of the value, because an address may hold a password."""
+    """Return a short plain value unchanged, or else its digest, because an address may contain a password."""
     text = json.dumps(value, default=str)
     plain = isinstance(value, str | int | float | None) and "://" not in text and len(text) <= _LONGEST_SHOWN
     return value if plain else {"sha256": sha256(text.encode()).hexdigest()}

@@ -1,8 +1,8 @@
-"""The table of surfaces: each part's additions to the program, and which parts are installed.
+"""The table of surfaces: the additions of each part to the program, and the parts that are installed.
 
-A part that adds commands, a daemon, settings or checks has a module `surface.py`, which defines `SURFACE` and imports
-nothing but this module. The table comes from a scan of the installed packages: a part whose folder was removed adds
-nothing, and the rest works without it.
+A part that adds commands, a daemon, settings or checks has a module `surface.py`. The module defines `SURFACE` and
+imports only this module. The table comes from a scan of the installed packages. If the folder of a part was removed,
+the part adds nothing, and all other parts work.
 """
 
 import sys
@@ -20,7 +20,7 @@ from turnkeeper.errors import NotInstalled
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("agent_runtime", "task_runner", "turnkeeper")
-_DEEPEST = 2  # folders below a package in which a surface may register
+_DEEPEST = 2  # levels of folders in a package in which a surface may register
 
 
 class Panel(StrEnum):
@@ -41,7 +41,7 @@ class Later(NamedTuple):
     Attributes:
         target: `MODULE:NAME` of a function, or of a Typer with a group.
         summary: the first sentence of its help.
-        panel: the heading under which help lists it; None for one that help does not list.
+        panel: the heading under which help lists the command; None if help does not list it.
     """
 
     target: str
@@ -50,7 +50,7 @@ class Later(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """An application that the gateway serves under a path.
+    """An application that the gateway serves below a path.
 
     Attributes:
         path: the path; empty for all paths that no other application serves.
@@ -64,12 +64,12 @@ class Mount(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process that runs if its section of config.toml has `enabled = true`.
+    """A process that runs if its section of config.toml contains `enabled = true`.
 
     Attributes:
         reads: the sections of config.toml that it reads.
         asks: the daemons that must also run on the machine.
-        extra: the extra of the package that it needs; empty if none.
+        extra: the extra of the package that it needs; empty if it needs none.
         needs: the modules of that extra.
     """
 
@@ -82,10 +82,10 @@ class Process(NamedTuple):
 
 
 class Surface(NamedTuple):
-    """One part's additions to the program.
+    """The additions of one part to the program.
 
     Attributes:
-        name: the part, as documents call it.
+        name: the name of the part in documents.
         place: the position of its commands in help, lowest first.
         commands: its commands of `turnkeeper`, by name.
         subcommands: its commands in groups of other parts, by group.
@@ -94,9 +94,9 @@ class Surface(NamedTuple):
         mount: its HTTP application, if any.
         observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.
         offers: by name, `MODULE:NAME` of functions that the core uses if installed.
-        also: modules elsewhere that are removed with its folder.
+        also: modules in other folders that are removed with the folder of the part.
         needs: the names of surfaces that this one requires.
-        is_core: True if the main job needs this part; the folder of any other surface may be removed.
+        is_core: True if the main job needs this part; the folders of other surfaces may be removed.
     """
 
     name: str
@@ -115,10 +115,10 @@ class Surface(NamedTuple):
 
 
 def commands_in(package: str, panels: Mapping[Panel, Mapping[str, str]]) -> dict[str, Later]:
-    """Return commands named after their functions, without the trailing _ that avoids Python's keywords.
+    """Return commands with the names of their functions, without the trailing _ that avoids Python's keywords.
 
     Args:
-        panels: the first sentence of a command's help, by heading and by `MODULE:NAME` in that package.
+        panels: the first sentence of a command's help, by heading and then by `MODULE:NAME` in the package.
     """
     rows = ((panel, *row) for panel, said in panels.items() for row in said.items())
     return {at.split(":")[1].rstrip("_"): Later(f"{package}.{at}", summary, panel) for panel, at, summary in rows}
@@ -132,7 +132,7 @@ def surfaces() -> Mapping[str, Surface]:
 
 
 def commands(package: str = "") -> dict[str, Later]:
-    """Return the commands of the surfaces within a package, or of all, by name."""
+    """Return the commands of the surfaces in a package, or of all surfaces, by name."""
     found = (one for module, one in surfaces().items() if f"{module}.".startswith(f"{package}." if package else ""))
     return {name: later for surface in found for name, later in surface.commands.items()}
 
@@ -148,25 +148,24 @@ def processes() -> tuple[Process, ...]:
 
 
 def imported(target: str) -> Any:
-    """Import the object that `MODULE:NAME` names."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
 
 
 def offered(name: str, *given: Any, **options: Any) -> Any:
-    """Call the function that an installed surface offers under a name. Return None if none does."""
+    """Call the function that an installed surface offers under a name. Return None if no surface offers it."""
     found = next((one.offers[name] for one in surfaces().values() if name in one.offers), None)
     return None if found is None else imported(found)(*given, **options)
 
 
 def gathered(name: str, *given: Any) -> Iterator[Any]:
-    """Yield from the function that each installed surface offers under a name."""
+    """Yield the values of the function that each installed surface offers under a name."""
     for target in [one.offers[name] for one in surfaces().values() if name in one.offers]:
         yield from imported(target)(*given)
 
 
 def required(name: str, *given: Any, **options: Any) -> Any:
-    """Call the function that an installed surface offers under a name. Raises NotInstalled if none does."""
+    """Call the function that an installed surface offers under a name. Raises NotInstalled if no surface offers it."""
     if (answer := offered(name, *given, **options)) is None:
         raise NotInstalled(f"the part of Turnkeeper that answers {name} was removed")
     return answer

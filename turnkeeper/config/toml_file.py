@@ -1,4 +1,4 @@
-"""Reading TOML that a person wrote: from plain files of limited size, with the line of each mistake."""
+"""Reading TOML that a person wrote, from plain files of limited size, with the line of each mistake."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class TomlFile:
     """One parsed file.
 
     Attributes:
-        path: the file's path; shown in errors.
+        path: the path of the file, for errors.
     """
 
     def __init__(self, path: Path, text: str) -> None:
@@ -35,7 +35,7 @@ class TomlFile:
         self._text = text
         try:
             self.data: dict[str, Any] = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # a number with thousands of digits raises no TOML error
+        except (ValueError, RecursionError) as error:  # a number with thousands of digits causes a different error
             twice = re.search(r"Cannot declare \((.*?),?\) twice", str(error))
             table = "" if twice is None else twice[1].replace("'", "").replace(", ", ".")
             hint = f"[{table}] occurs twice: write all its keys under the first one" if table else ""
@@ -44,7 +44,7 @@ class TomlFile:
             raise InvalidInput(f"nested deeper than {DEEPEST} levels", where=str(path))
 
     def validate(self, model: type[M]) -> M:
-        """Validate the whole file as `model`. Raises InvalidInput with file, line and key of a mistake."""
+        """Validate the whole file as `model`. Raises InvalidInput with the file, line and key of a mistake."""
         return self.validate_at(model, self.data, ())
 
     def validate_at(self, model: type[M], data: object, at: Location) -> M:
@@ -55,7 +55,7 @@ class TomlFile:
             raise self._mistake(error.errors(include_url=False)[0], at) from error
 
     def mistakes(self, model: "type[BaseModel]") -> list[InvalidInput]:
-        """Return every mistake in the file as `model`, ordered by line, each with file, line and key."""
+        """Return every mistake in the file as `model`, ordered by line, each with its file, line and key."""
         try:
             model.model_validate(self.data)
         except _invalid() as error:
@@ -67,13 +67,13 @@ class TomlFile:
         return InvalidInput(_reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"])))
 
     def where(self, at: Location) -> str:
-        """Return `file:line: key` for a place in the file, with the nearest line that was found."""
+        """Return `file:line: key` for a position in the file. If its line is unknown, use the nearest one around it."""
         key = ".".join(str(part) for part in at if isinstance(part, str))
         return f"{self.path}:{line_of(self._text, at)}: {key}"
 
 
 def _invalid() -> Any:
-    """Return Pydantic's error type, imported only once a model was validated."""
+    """Return Pydantic's error type; it is imported only after a model was validated."""
     return import_module("pydantic").ValidationError
 
 
@@ -109,9 +109,9 @@ def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
 
 
 def with_key(text: str, table: str, key: str, value: str | bool | Sequence[str]) -> str:
-    r"""Return TOML with `key` of `[table]` set, in place of its line or of its commented default, or in a new line.
+    r"""Return TOML with `key` of `[table]` set in its line, in the place of its commented default, or in a new line.
 
-    If `table` is empty, set a key outside of all tables.
+    If `table` is empty, set a key outside all tables.
 
     >>> with_key('[model]\n# name = "offline"\n[memory]\n', "model", "name", "openai:gpt-5")
     '[model]\nname = "openai:gpt-5"\n[memory]\n'
@@ -130,7 +130,7 @@ def with_key(text: str, table: str, key: str, value: str | bool | Sequence[str])
 
 
 def _lines_of(lines: Sequence[str], table: str) -> tuple[int | None, int]:
-    """Return the line index of a table's header, -1 for the whole file, None without one; and the table's end."""
+    """Return the index of a table's header line, -1 for the whole file or None if missing, and the table's end."""
     headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
     named = (number for number in headers if (_HEADER.match(lines[number]) or [""] * 3)[2] == table)
     begin = next(named, None) if table else -1
@@ -140,7 +140,7 @@ def _lines_of(lines: Sequence[str], table: str) -> tuple[int | None, int]:
 def with_items(text: str, table: str, key: str, items: Sequence[str], before: Sequence[str]) -> str:
     r"""Return TOML with `items` added to the list `key` of `[table]`. If there is no such list, begin with `before`.
 
-    Remove comment lines that hold one of the items. Keep the other lines.
+    Remove comment lines that contain one of the items. Keep the other lines.
 
     >>> with_items('[a]\nb = ["x"]  # mine\n', "a", "b", ["y"], [])
     '[a]\nb = ["x", "y"]  # mine\n'
@@ -179,7 +179,7 @@ def _ends_of_list(text: str, begin: int) -> tuple[int, int]:
 
 
 def line_of(text: str, at: Location) -> int:
-    r"""Return the line, from 1, that defines the place `at`, or the nearest table around it.
+    r"""Return the line, from 1, that defines the value at `at`, or else the nearest table around it.
 
     >>> line_of("a = 1\n[[task]]\nname = 'x'\n[[task]]\nname = 'y'\n", ("task", 1, "name"))
     5
@@ -208,7 +208,7 @@ def _reason(kind: str, message: str) -> str:
 
 
 def said_in(path: Path, section: str) -> Any:
-    """Return a section of a file, or an empty one if it is missing. Do not validate it: validation takes long."""
+    """Return a section of a file, or an empty one if it is missing. Do not validate it, because that takes long."""
     try:
         return read_toml(path).data.get(section, {})
     except NotFound:
@@ -216,7 +216,7 @@ def said_in(path: Path, section: str) -> Any:
 
 
 def shared_url_in(path: Path) -> str:
-    """Return the shared store that the settings name, without validation. Empty if there is none."""
+    """Return the shared store in the settings, without validation. Empty if there is none."""
     said = said_in(path, "store")
     url = said.get("url", "sqlite") if isinstance(said, dict) else ""
     return "" if url == "sqlite" else str(url)

@@ -1,6 +1,6 @@
-"""Shared code of the three command lines: options, tables, JSON, times, errors, exit codes and common flags.
+"""Code that the three command lines share: options, tables, JSON, times, errors, exit codes and common flags.
 
-Data goes to stdout; notes and errors go to stderr. JSON keys are stable, a list is an array, times are RFC 3339 in UTC.
+Data goes to stdout; notes and errors go to stderr. JSON keys are stable, lists are arrays, times are RFC 3339 in UTC.
 """
 
 import functools
@@ -31,20 +31,20 @@ from turnkeeper.times import parse_rfc3339, shown_in, written_time
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _TURNKEEPER_HELP = "Run scheduled work for an AI agent, talk with it, and decide what waits for you."
-_GAP = 2  # between columns, as kubectl and systemctl print tables
-_NARROWEST = 23  # width of a date and time with its zone
+_GAP = 2  # blanks between columns, as in tables of kubectl and systemctl
+_NARROWEST = 23  # width of a date and a time with its zone
 _NARROWEST_SHORT = 16  # width of a short date and time
-_NEEDED = 1  # highest rank of a column that a table shows with short values rather than omit it
+_NEEDED = 1  # highest rank of the columns that a table shows with short values rather than omit them
 _CUT = "…"
 _BAR_AFTER_S = 1.0
 _ISO = re.compile(r"(?<!--from )(?<!--to )(?<!--at )\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 _TIME = r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Za-z]{1,4}| [+-]\d\d)?"
 _OTHERS = r"\b(?:(?:systemctl|loginctl|launchctl|chmod|kill) |export [A-Z_]+=).+|^  \S.+"  # commands to copy
 _WHOLE = re.compile(rf"{_TIME}|\bturnkeeper [^;·,()]+[^;·,() ]|{_OTHERS}")
-_JOINT = "\ue000"  # stands for a space at which a line must not break
+_JOINT = "\ue000"  # the mark for a space at which a line must not break
 _REFRESH_S = 2.0
-_YOUNG = 100_000  # objects before the first garbage collection: most commands make fewer, and keep them
-_STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # with these, Rich styles its output to a pipe
+_YOUNG = 100_000  # objects before the first garbage collection; most commands make fewer, and keep them
+_STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # if one of these is set, Rich styles its output to a pipe
 
 
 @dataclass
@@ -61,8 +61,8 @@ _common = _Common()
 def run(app: commands.App, argv: Sequence[str], cls: type[commands.Group] = commands.Group) -> int:
     """Run `app` on `argv` (without the program's name) and return its exit code.
 
-    `--home DIR`, `--utc`, `--no-color`, `--json` and `-q` are accepted anywhere before a `--`. An error meant for
-    people becomes one line on stderr and the exit code of its class.
+    `--home DIR`, `--utc`, `--no-color`, `--json` and `-q` are accepted at any position before a `--`. An error that is
+    meant for people becomes one line on stderr and the exit code of its class.
     """
     try:
         _check_text(argv)
@@ -76,7 +76,7 @@ def run(app: commands.App, argv: Sequence[str], cls: type[commands.Group] = comm
     except TyperException as error:
         said = error.format_message().replace("Value error, ", "").rstrip(".")
         if _common.json and getattr(error, "option_name", "") == "-o":
-            said = "No such option: --json"  # the option as typed
+            said = "No such option: --json"  # the option in the user's spelling
         context = getattr(error, "ctx", None)
         complain(f"{said}; see: {context.command_path} --help" if context is not None else said)
         return errors.EXIT_USAGE
@@ -97,10 +97,10 @@ def run(app: commands.App, argv: Sequence[str], cls: type[commands.Group] = comm
 
 
 def run_process(app: commands.App, cls: type[commands.Group] = commands.Group) -> int:
-    """Run `app` on the command line of this process; return the exit code with which the process must end."""
+    """Run `app` on the command line of this process. Return the exit code with which the process must end."""
     gc.set_threshold(_YOUNG, 20, 20)
     code = run(app, sys.argv[1:], cls)
-    gc.freeze()  # otherwise the interpreter would collect garbage at exit: a fifth of a command's time
+    gc.freeze()  # otherwise the interpreter would collect garbage at exit, which takes a fifth of a command's time
     return code
 
 
@@ -121,12 +121,12 @@ def home() -> Home:
 
 
 def named_home() -> Home:
-    """Return the state directory that `--home` or the environment names, whether or not it exists. Touches nothing."""
+    """Return the state directory in `--home` or in the environment, even if it does not exist. Touches nothing."""
     return locate(_common.home, os.environ)
 
 
 def home_places() -> list[Path]:
-    """Return the home's path, whether or not it exists, then the files that redirect to it, last one first."""
+    """Return the home's path, which may not exist, and then the files that redirect to it, the last one first."""
     return places(_common.home, os.environ)
 
 
@@ -162,17 +162,17 @@ def is_quiet() -> bool:
 
 
 def for_people(text: str) -> str:
-    """Return the text with its instants in the form for people, except those that are options of a command."""
+    """Return the text with its instants in the form for people, but do not change options of a command."""
     return _ISO.sub(lambda found: when(parse_rfc3339(found[0]), day=True), text)
 
 
 def say(text: str, indent: int = 0) -> None:
-    """Print sentences. On a terminal, break lines at words but never within a time, and indent continuation lines."""
+    """Print sentences. On a terminal, break lines between words but never in a time, and indent continuation lines."""
     _write(_broken(plain(text), indent))
 
 
 def _broken(text: str, indent: int, file: Any = None) -> str:
-    """Return the text with line breaks that fit the terminal, none within a time or a command."""
+    """Return the text with line breaks for the terminal, but none within a time or a command."""
     width = console(file).width if (file or sys.stdout).isatty() else 0
     if width <= 2 * indent or all(_cells(line) <= width for line in text.split("\n")):
         return text
@@ -184,12 +184,12 @@ def _broken(text: str, indent: int, file: Any = None) -> str:
 
 
 def time_given(text: str, *, past: bool = False) -> str:
-    """Return a time from the command line in ISO form; every command parses times with this function."""
+    """Return a time from the command line in ISO form. Every command parses times with this function."""
     return written_time(text, SystemClock().now().astimezone(), past=past)
 
 
 def _check_text(argv: Sequence[str]) -> None:
-    """Refuse arguments that a message, file or terminal cannot hold. Raises InvalidInput."""
+    """Refuse arguments that a message, a file or a terminal cannot contain. Raises InvalidInput."""
     for item in argv:
         if any("\ud800" <= letter <= "\udfff" for letter in item):
             raise errors.InvalidInput(f"{item[:60]!a} is not UTF-8", where="command line")
@@ -229,7 +229,7 @@ def _following(items: Any) -> str:
 
 
 def _declare_common(app: commands.App) -> None:
-    """Add the common flags to the program's help; they are removed from the command line before it is parsed."""
+    """Declare the common flags in the program's help. They are removed from the command line before it is parsed."""
     documented = app.registered_callback.callback if app.registered_callback else None
 
     def common(
@@ -282,7 +282,7 @@ StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with
 
 
 def watched(command: Callable[..., None], also: Sequence[str] = ()) -> Callable[..., None]:
-    """Add the option `--watch`, with more names in `also`, to a command that prints a list."""
+    """Add the option `--watch`, also under the names in `also`, to a command that prints a list."""
 
     @functools.wraps(command)
     def again(*, watch: bool = False, **options: Any) -> None:
@@ -294,10 +294,10 @@ def watched(command: Callable[..., None], also: Sequence[str] = ()) -> Callable[
 
 
 def declared(made: Any, command: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Give a function a command's signature, for Typer, with `options` in place of the command's `**more`.
+    """Give a function the signature of a command for Typer, with `options` in place of the command's `**more`.
 
     Args:
-        options: by name, the annotation and the default.
+        options: the annotation and the default, by name.
     """
     named = inspect.Parameter.KEYWORD_ONLY
     own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -309,9 +309,9 @@ def declared(made: Any, command: Callable[..., Any], options: Mapping[str, tuple
 
 
 def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float = _REFRESH_S) -> None:
-    """Call `show` with the current time. With `watch`, call it again every few seconds until interrupted.
+    """Call `show` with the current time. With `watch`, call it again every few seconds until the user interrupts.
 
-    If a daemon does not answer for a moment, watching continues.
+    If a daemon does not answer for a moment, continue.
     """
     clock = SystemClock()
     if not watch:
@@ -320,7 +320,7 @@ def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float 
         try:
             show(clock.now())
         except Exit:
-            pass  # an exit code matters only without watching
+            pass  # the exit code matters only without --watch
         except (errors.Unreachable, errors.Conflict) as away:  # Conflict: another process has just opened the store
             note(str(away))
         sys.stdout.flush()
@@ -338,8 +338,8 @@ class Column:
     Attributes:
         wide: shown only with `-o wide`.
         right: aligned right, for numbers.
-        rank: order of omission on a narrow terminal: the highest rank first.
-        short: the value to show if the terminal has no room for the columns of rank 0 and 1.
+        rank: the order in which a narrow terminal omits columns, highest rank first.
+        short: the value that is shown if the terminal has no room for the columns of rank 0 and 1.
     """
 
     header: str
@@ -359,7 +359,7 @@ def show_rows(
     footer: str = "",
     in_words: Callable[[Row], str] | None = None,
 ) -> None:
-    """Print a list: a JSON array, JSON lines, names, or a table with its footer on stderr.
+    """Print a list as a JSON array, JSON lines, names, or a table with its footer on stderr.
 
     `in_words` formats a row as several lines, for a table that would be too wide.
     """
@@ -392,9 +392,9 @@ def show_page(
     footer: str = "",
     **more: Any,
 ) -> None:
-    """Print a page of a list; `page` is an answer or result of `page_of`, with `total` and `next_cursor`.
+    """Print a page of a list. `page` is an answer, or a result of `page_of`, with `total` and `next_cursor`.
 
-    A note below the page, even with JSON, gives the total of rows and the next cursor. `show_rows` takes `more`.
+    A note below the page gives the total number of rows and the next cursor, even with JSON. `show_rows` takes `more`.
     """
     names = ("total", "next_cursor")
     total, cursor = (page[name] if isinstance(page, Mapping) else getattr(page, name) for name in names)
@@ -437,7 +437,7 @@ def _grid(rows: Sequence[Row], columns: Sequence[Column], *, short: bool = False
 
 
 def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:
-    """Print one record: as JSON, as its name, or as aligned `key: value` lines."""
+    """Print one record as JSON, as its name, or as aligned `key: value` lines."""
     if output in {Output.JSON, Output.JSONL}:
         _write(as_json(record, indent=2 if output is Output.JSON else None))
     elif output is Output.NAME:
@@ -447,7 +447,7 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
         for key, value in lines:
             head = f"{key + ':':<{width}} "
             body = plain(value).replace("\n", "\n" + " " * len(head))
-            if "turnkeeper " not in body:  # a command stays on one line, for copying
+            if "turnkeeper " not in body:  # keep a command on one line, so that it can be copied
                 body = _broken(head + body, len(head))[len(head) :]
             elif sys.stdout.isatty() and _cells(head + body.partition("\n")[0]) > console().width:
                 body = "\n  " + plain(value).replace("\n", "\n  ")
@@ -455,9 +455,9 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
 
 
 def console(file: Any = None) -> Any:
-    """Return Rich's console for stdout or a file. The console honours NO_COLOR; on a pipe, it is as wide as its data.
+    """Return Rich's console for stdout or a file. The console obeys NO_COLOR. On a pipe, it is as wide as its data.
 
-    Rich is imported only here: output to a pipe usually needs only `print`.
+    Rich is imported only here, because output to a pipe usually needs only `print`.
     """
     file = file or sys.stdout
     width = None if file.isatty() else 10_000
@@ -465,7 +465,7 @@ def console(file: Any = None) -> Any:
 
 
 def _print_headed(head: str, text: str, style: str = "bold", file: Any = None) -> None:
-    """Print the text after its heading, which is styled on a terminal."""
+    """Print a text after its heading, which is styled on a terminal."""
     file = file or sys.stdout
     if file.isatty() or not _STYLED.isdisjoint(os.environ):
         both = import_module("rich.text").Text.assemble((head, style), text)
@@ -483,7 +483,7 @@ def note(text: str) -> None:
 
 
 def complain(line: str, detail: str = "") -> None:
-    """Print an error: one line, then the detail (a caret under the bad field) if there is one."""
+    """Print an error: one line, then the detail (a caret under the invalid field) if there is one."""
     head, said = "error: ", _broken("error: " + plain(line).replace("\n", " "), 0, sys.stderr)
     _print_headed(head, said.removeprefix(head), "bold red", sys.stderr)
     if detail:
@@ -500,11 +500,11 @@ def status(message: str) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Cells of a table with their headings.
+    """The cells of a table with their headings.
 
     Attributes:
         cells: rows of one-line texts, one per column.
-        ranks: the omission rank of each column, highest omitted first; all equal if not given.
+        ranks: the rank of each column; columns with the highest rank are omitted first; by default all are equal.
         narrowest: the smallest width to which cells are cut.
     """
 
@@ -515,10 +515,10 @@ class Grid:
     narrowest: int = _NARROWEST
 
     def lines(self, width: int | None = None) -> tuple[Iterator[str], Sequence[str]]:
-        """Return the lines, headings first, and the headings of the columns that do not fit in `width`.
+        """Return the lines, with the headings first, and the headings of the columns that do not fit into `width`.
 
-        Wide columns are cut first, the widest most, if that is enough. Then columns are omitted: the highest rank
-        first, and within a rank the last one first. The first column always stays. Without a width, no cell is cut.
+        If that is enough, cut the wide columns, the widest one most. Otherwise also omit columns: the highest rank
+        first, and the last one first within a rank. The first column always remains. Without a width, no cell is cut.
         """
         widths = [max(map(_cells, texts)) for texts in zip(self.headers, *self.cells, strict=True)]
         shown = list(range(len(widths)))
@@ -540,7 +540,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _narrowed(widths: Sequence[int], width: int, narrowest: int) -> list[int]:
-    """Return the widths, with the widest columns cut to a common width so that all fit."""
+    """Return the widths. Cut the widest columns to a common width, so that all columns fit."""
     cap = max(widths)
     while cap > narrowest and _total([min(one, cap) for one in widths]) > width:
         cap -= 1
@@ -560,12 +560,12 @@ def _placed(text: str, width: int, right: bool) -> str:
 
 @contextmanager
 def bar(what: str, total: int, *, clock: Clock | None = None, out: Any = None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that counts finished work; after a second, show a progress bar if stderr is a terminal.
+    """Yield a function that counts finished work. After a second, show a progress bar if stderr is a terminal.
 
     Args:
-        what: a word or two before the bar.
-        clock: default the machine's clock; tests pass another.
-        out: default stderr; tests pass another.
+        what: one or two words before the bar.
+        clock: the default is the machine's clock; tests pass a different one.
+        out: the default is stderr; tests pass a different one.
     """
     clock = clock or SystemClock()
     began, done = clock.monotonic(), 0

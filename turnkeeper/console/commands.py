@@ -1,7 +1,7 @@
-"""Commands of the programs: their groups in help, their import on use, and suggestions for an unknown word.
+"""Commands of the programs: their groups in help, their import at their use, and suggestions for an unknown word.
 
-Tables of :class:`Later` list a program's commands, with the text for help. A command's modules are imported when the
-command is used; help imports none of them. Surfaces add commands to `turnkeeper` (`turnkeeper/config/surfaces.py`).
+Tables of :class:`Later` list a program's commands, with the text for help. The modules of a command are imported when
+the command is used. Help imports none of them. Surfaces add commands to `turnkeeper` (`turnkeeper/config/surfaces.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _MOST_MEANT = 3
 _MOST_NAMED = 8
-_MOST_DIGITS = 9  # of a number that is parsed without Pydantic
-# The commands that most people need, with the text shown to a user who names no command.
+_MOST_DIGITS = 9  # most digits of a number that is parsed without Pydantic
+# The commands that most people need, and the text for a user who names no command.
 FIRST = {
     "init": "make a home for your agent; it asks for what is needed",
     "up": "start everything",
@@ -35,7 +35,7 @@ _WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # placeholders in help, by 
 
 
 class _Parameter:
-    """A copy of one of Typer's parameters, with the help of most programs: without types, bounds and braces."""
+    """A copy of one of Typer's parameters, with help in the common form: without types, bounds and braces."""
 
     def __init__(self, made: Any) -> None:
         vars(self).update(vars(made), min=None, max=None)
@@ -43,8 +43,8 @@ class _Parameter:
     def process_value(self, context: Any, value: Any) -> Any:
         """Return the value that Typer would return. A plain value needs no Pydantic.
 
-        Typer converts every value with Pydantic, even for an option that was not given. Importing Pydantic takes half
-        of the start-up time of a command.
+        Typer converts every value with Pydantic, even the value of an option that was not given. To import Pydantic
+        takes half of the start-up time of a command.
         """
         one: Any = self
         convert: Any = super().process_value  # type: ignore[misc]  # Typer's class has it
@@ -74,7 +74,7 @@ class _Argument(_Parameter, TyperArgument):
         return [f"{usage}..." if self.nargs != 1 else f"{usage}"]
 
     def display_type_rich(self, ctx: Any) -> None:
-        """Return None, because the name is clear enough."""
+        """Return None, because the name of the parameter is clear enough."""
 
 
 class _Option(_Parameter, TyperOption):
@@ -93,7 +93,7 @@ def _own(made: Sequence[Any] | None) -> list[Any]:
 
 
 class _Own:
-    """A mix-in that replaces a command's parameters by our copies, including the option that shows its help."""
+    """A mix-in that replaces a command's parameters by our copies, and also the option that shows the help."""
 
     _help: Any = None
 
@@ -108,9 +108,9 @@ class _Own:
 
 
 class Command(_Own, TyperCommand):
-    """A command. If its function has `panels`, help lists its options under these headings.
+    """A command. If its function has `panels`, help lists the options under these headings.
 
-    `panels` maps each heading to names of options, in order; other options go under the last heading.
+    `panels` maps each heading to the names of its options, in order. All other options are under the last heading.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -139,8 +139,8 @@ class Group(_Own, TyperGroup):
         return list({**self.later, **self.commands})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's signature
-        """Return a command by its name, imported on demand; None if there is none."""
-        forms = cmd_name, f"{cmd_name}s", cmd_name.removesuffix("s")  # a word also stands for its plural and singular
+        """Return a command by its name, and import it if necessary. Return None if there is none."""
+        forms = cmd_name, f"{cmd_name}s", cmd_name.removesuffix("s")  # a word also matches its plural and its singular
         name = next((name for name in forms if name in self.commands or name in self.later), None)
         if name is not None and name not in self.commands:
             self.commands[name] = load(name, self.later[name])
@@ -175,17 +175,17 @@ class Group(_Own, TyperGroup):
         return super().parse_args(ctx, args)
 
     def said_alone(self, ctx: Any) -> str:
-        """Return the text for a command line that ends here."""
+        """Return the text for a command line that ends with this group."""
         return str(ctx.get_help())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the requested command. Raises UsageError with suggestions."""
+        """Return the command that the user named. Raises UsageError with suggestions."""
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0][:40]!r}. {self._meant(ctx, args[0])}".rstrip(". "))
         return super().resolve_command(ctx, args)
 
     def _meant(self, ctx: Any, word: str) -> str:
-        """Suggest a command with a similar name, or a command with this name in a group."""
+        """Suggest a command with a similar name, or a command of this name in a group."""
         names = self._visible(ctx)
         groups = [(name, self.get_command(ctx, name)) for name in names]
         found = [f"{name} {word}" for name, one in groups if isinstance(one, Group) and word in one.list_commands(ctx)]
@@ -196,7 +196,7 @@ class Group(_Own, TyperGroup):
 
 
 class Program(Group):
-    """The program for people, to which the surfaces add their commands."""
+    """The program for people, to which surfaces add their commands."""
 
     def said_alone(self, ctx: Any) -> str:
         """Return the commands that most people need, and the names of all commands by purpose."""
@@ -229,7 +229,7 @@ class App(typer.Typer):
 
 
 def build(app: App, cls: type[Group] = Group) -> Group:
-    """Convert an application to a tree of commands: each group is a :class:`Group`, and the root is a `cls`."""
+    """Convert an application to a tree of commands. Each group is a :class:`Group`, and the root is a `cls`."""
     app.info.cls = cls
     built: Any = typer.main.get_command(app)
     built.params, built.later = _own(built.params), app.later

@@ -1,4 +1,4 @@
-"""Commands that print lists: columns and lines from short descriptions, and the options of all lists."""
+"""Commands that print lists: their columns and lines from short descriptions, and the options of all lists."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ class Listed(NamedTuple):
     """The rows that a command lists.
 
     Attributes:
-        page: the daemon's answer with `total` and `next_cursor`; None if the footer describes the cut.
+        page: the daemon's answer with `total` and `next_cursor`; None if the footer says how many rows are shown.
         columns, key: replace the command's columns and key.
     """
 
@@ -37,12 +37,12 @@ def listing(
 ) -> Callable[[Callable[..., Listed]], Callable[..., None]]:
     """Return a decorator that makes a function a command with `--cursor`, `--limit`, `-o` and `--watch`.
 
-    A function with `**page` passes the cursor and the limit to a daemon. The decorator cuts the rows of any other.
+    A function with `**page` passes the cursor and the limit to a daemon. For others, the decorator cuts the rows.
 
     Args:
         key: the field that names a row.
         limit: the default of `--limit`.
-        watch: other names of `--watch`; None for a command without it.
+        watch: other names of `--watch`; None if the command has no such option.
         in_words: passed to `show_rows`.
     """
 
@@ -75,11 +75,11 @@ def shown(at: str | None) -> str:
 
 
 def lines_of(row: Mapping[str, Any], words: str, **given: str) -> list[tuple[str, str]]:
-    r"""Return a row as labelled lines, for `show_record`; a line without a value is omitted.
+    r"""Return a row as labelled lines for `show_record`. Omit a line without a value.
 
     Args:
-        row: the row; its instants are formatted for a person, and its lists have one item per line.
-        words: the lines in order, each `label=key`, or only `key` if the label is the same; `_` is a space.
+        row: the row. Its instants are formatted for people, and each item of its lists is on a separate line.
+        words: the lines in order, each `label=key`, or only `key` if the label is the same; `_` means a space.
         given: values by label, which replace those of the row.
 
     >>> lines_of({"turn_id": "t-1", "note": "", "sources": ["a", "b"]}, "turn=turn_id note sources state", state="open")
@@ -99,9 +99,9 @@ def columns(words: str, **cells: Callable[[Mapping[str, Any]], str]) -> tuple[co
     """Return the columns of a table, for `show_rows`.
 
     Args:
-        words: the columns in order, each `HEADING=key`, or only `HEADING` if the key is its lower-case form; `_` is a
-            space. `+` before it: only in the wide output. `#` before it: aligned right, for numbers. `~` before it:
-            omitted first on a narrow terminal.
+        words: the columns in order, each `HEADING=key`, or only `HEADING` if the key is its lower-case form; `_` means
+            a space. `+` before a column: only in the wide output. `#` before a column: aligned right, for numbers. `~`
+            before it: omitted first on a narrow terminal.
         cells: by key, functions that replace the row's value in a column.
 
     >>> [(one.header, one.value({"page_id": "garden", "tags": []})) for one in columns("PAGE=page_id +TAGS")]

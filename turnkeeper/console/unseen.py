@@ -1,10 +1,10 @@
-r"""Escapes for characters that control a display or that a reader cannot see, so that no text is hidden.
+r"""Escapes for characters that control a display or are invisible, so that no text is hidden.
 
-They apply to control characters, format characters (category Cf), line and paragraph separators, and surrogates; to
-characters that Unicode lets a program display as nothing (Default_Ignorable_Code_Point: zero width, soft hyphen, Hangul
-fillers, tags, variation selectors); and to some that fonts show as a blank. Line feeds and tabs stay.
+The escapes apply to control characters, format characters (category Cf), line and paragraph separators, and surrogates;
+to characters that Unicode lets a program display as nothing (Default_Ignorable_Code_Point: zero width, soft hyphen,
+Hangul fillers, tags, variation selectors); and to some that fonts show as blanks. Line feeds and tabs are not escaped.
 
-The escapes are JSON's escapes, so escaping does not change the meaning of JSON.
+The escapes are those of JSON, so they do not change the meaning of JSON.
 """
 
 import json
@@ -20,7 +20,8 @@ _BEYOND_JOINERS = (
 _JOINERS, _SELECTORS = "\u200c\u200d", "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _UNSEEN = f"{_BEYOND_JOINERS}{_JOINERS}{_SELECTORS}"
 _ANY = re.compile(f"[{_UNSEEN}]")
-# One selector after a visible character that is not ASCII, or is part of a keycap; one joiner between two such ones.
+# One selector after a visible character that is not ASCII or is part of a keycap; one joiner between two such
+# characters.
 _SEEN = rf"[^\x00-\x7f{_UNSEEN}]"
 _MEANT = rf"(?<={_SEEN})[{_SELECTORS}]?[{_JOINERS}](?={_SEEN})|(?<={_SEEN})[{_SELECTORS}]|(?<=[0-9#*])\ufe0f(?=\u20e3)"
 _ANY_NOT_MEANT = re.compile(f"({_MEANT})|[{_UNSEEN}]")
@@ -31,7 +32,7 @@ _WORDS_OF_LOOPS = {**_WORDS, "disabled": "stopped"}
 
 
 def in_words(state: str, *, loop: bool = False) -> str:
-    """Return a state or an outcome in the words for people; scripts read the value itself.
+    """Return a state or an outcome in the words for people. Scripts read the value itself.
 
     >>> in_words("interrupted"), in_words("disabled", loop=True), in_words("disabled")
     ('waits for you', 'stopped', 'disabled')
@@ -40,7 +41,7 @@ def in_words(state: str, *, loop: bool = False) -> str:
 
 
 def from_words(text: str) -> str:
-    """Return the state or outcome that :func:`in_words` formats as this text; return any other text unchanged.
+    """Return the state or outcome that :func:`in_words` formats as this text. Return any other text unchanged.
 
     >>> from_words("waits for you"), from_words("stopped"), from_words("failed")
     ('interrupted', 'disabled', 'failed')
@@ -58,7 +59,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
-    """Summarize in one line what waits for the author, and where to decide it; empty if nothing waits.
+    """Summarize in one line the decisions that wait for the author, and where to make them. Empty if nothing waits.
 
     >>> waiting_line(waiting=2, proposed=1, deviations=0)
     '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
@@ -78,7 +79,7 @@ def plain(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Return text like :func:`plain`, but leave the joiners and variation selectors of emoji and scripts unescaped.
+    r"""Return text like :func:`plain`, but do not escape the joiners and variation selectors of emoji and scripts.
 
     One selector may follow a character that is not ASCII, and one joiner may stand between two such characters.
 
@@ -91,7 +92,7 @@ def prose(text: str) -> str:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    r"""Return a value as JSON, with the characters that :func:`plain` escapes escaped.
+    r"""Return a value as JSON, in which the characters that :func:`plain` escapes are also escaped.
 
     >>> as_json({"said": "\x9b31m \u202e ü"})
     '{"said": "\\u009b31m \\u202e ü"}'

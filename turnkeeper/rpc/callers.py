@@ -1,14 +1,14 @@
 """Callers of the daemons: their identification, the proof of a daemon's identity, and the record of their acts.
 
-Each call names in its metadata the calling program, its surface and its credential:
-`turnkeeper-via: agent-runtime/cli`. These names are not verified, and older clients send none. Some methods and
-request fields are reserved for the other daemon, which proves its identity with the home's key for calls:
+Each call names in its metadata the calling program, its surface and its credential: `turnkeeper-via:
+agent-runtime/cli`. These names are not verified, and older clients send none. Some methods and request fields are
+reserved for the other daemon. It proves its identity with a MAC made with the home's key for calls.
 
     turnkeeper-proof: KEY:AT:NONCE:MAC
 
-The MAC covers the program, the method, the request's bytes, the identity of the bound socket, the machine's monotonic
-clock and a nonce. So a proof is valid for one minute, for one call of one method with one request, and for one start of
-one daemon. A stream is proved once, when it is opened; its messages need no proof.
+The MAC covers the program, the method, the bytes of the request, the identity of the bound socket, the machine's
+monotonic clock and a nonce. So a proof is valid for one minute, and only for one call of one method with one request to
+one start of one daemon. A stream is proved once, when it is opened. Its messages need no proof.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from turnkeeper.times import parse_rfc3339
 
 VIA, PROOF = "turnkeeper-via", "turnkeeper-proof"
 SURFACES = ("cli", "conversation", "web", "mcp", "api", "daemon")
-AUTHORS = frozenset({"cli", "conversation", "web"})  # surfaces on which a person acts, not a program for that person
+AUTHORS = frozenset({"cli", "conversation", "web"})  # surfaces on which a person acts, not a program
 DAEMON = "daemon"  # surface of a daemon that acts on its own; it must prove its identity
 LONGEST_AGE_S = 60.0
 LONGEST_SUBJECT = 1000
@@ -49,7 +49,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Via:
-    """The origin of a request: a program, one of `SURFACES`, and the id of a credential if there is one.
+    """The origin of a request: a program, one of `SURFACES`, and, if there is one, the id of a credential.
 
     >>> str(Via(program="agent-runtime", surface="cli"))
     'agent-runtime/cli'
@@ -70,7 +70,7 @@ _received: ContextVar[bytes] = ContextVar("received", default=b"")  # serialized
 
 
 def current() -> Via:
-    """Return the origin of the request that is being answered; `UNKNOWN` outside a request."""
+    """Return the origin of the current request, or `UNKNOWN` outside a request."""
     return _current.get()
 
 
@@ -80,7 +80,7 @@ def answer_for(via: Via) -> None:
 
 
 def read_via(text: str) -> Via:
-    """Parse a caller's `turnkeeper-via` text. An empty text yields `UNKNOWN`.
+    """Parse a caller's `turnkeeper-via` text. Return `UNKNOWN` for an empty text.
 
     >>> read_via("my-bot/api/k1").key
     'k1'
@@ -98,16 +98,17 @@ def read_via(text: str) -> Via:
 
 
 def make_key(home: Home) -> None:
-    """Create the home's key for calls if it has none, and drop retired keys. Raises Corrupt if the key was lost."""
+    """Create the home's key for calls if it has none. Drop retired keys. Raises Corrupt if the key was lost."""
     keys, now = KeyFile(home, CALLS), SystemClock().now()
     keys.create(now, SystemEntropy(), before=lambda _key: None)
     keys.drop_retired(now)
 
 
 class Identity:
-    """A program's identity towards one daemon. With the home's keys, the program also proves it.
+    """The identity that a program presents to one daemon.
 
-    An empty `via` sends no identity, as older clients do.
+    If the program has the home's keys, it also proves its identity. If `via` is empty, no identity is sent, as by old
+    clients.
     """
 
     def __init__(self, via: str, socket: Path | None = None, keys: KeyFile | None = None) -> None:
@@ -120,11 +121,11 @@ class Identity:
         return cls(f"{name}/{DAEMON}", home.socket(peer), KeyFile(home, CALLS))
 
     def metadata(self, method: str, request: Message | None = None) -> Metadata:
-        """Return the metadata of one call. A stream of requests is proved without a request.
+        """Return the metadata of one call. For a stream of requests, the proof covers no request.
 
         Raises:
             Corrupt: the key cannot be read.
-            Unreachable: the daemon to be called has no socket.
+            Unreachable: the called daemon has no socket.
         """
         said = ((VIA, str(self._via)),) if self._via != UNKNOWN else ()
         if self._keys is None or self._socket is None or not (keys := self._keys.read()):
@@ -176,14 +177,14 @@ class Proofs:
         if abs(now - int(found[2]) / 1000) > LONGEST_AGE_S:
             raise Denied("the proof is more than a minute old", where=PROOF, hint="make a new proof for each call")
         while self._taken and now - next(iter(self._taken.values())) > 2 * LONGEST_AGE_S:
-            del self._taken[next(iter(self._taken))]  # the oldest nonces come first
+            del self._taken[next(iter(self._taken))]  # the first nonces are the oldest
         if found[3] in self._taken:
             raise Denied("the proof was used before", where=PROOF, hint="make a new proof for each call")
         self._taken[found[3]] = now
         return replace(via, key=found[1])
 
     def _secret(self, key_id: str) -> str:
-        """Return a key's secret; empty if the key is unknown or was retired more than a minute ago."""
+        """Return the secret of a key. Empty if the key is unknown or was retired more than a minute ago."""
         key = self._keys.get(key_id)
         if key is None:
             return ""
@@ -197,11 +198,11 @@ class Rules:
 
     Attributes:
         peer: the daemon that must prove its identity to this service.
-        reads: methods that change nothing; they are not recorded.
-        acts: methods that change something, each with the request or answer field that names the subject.
+        reads: methods that change nothing and are not recorded.
+        acts: methods that change something, each with the field of the request or answer that names the subject.
         reserved_methods: methods that only the peer may call.
         reserved_fields: by method, request fields that only the peer may set.
-        daemon_fields: by method, those of the reserved fields that any daemon of the home may set.
+        daemon_fields: by method, the reserved fields that any daemon of the home may set.
         author_fields: by method, request fields that only a caller on a surface of `AUTHORS` may set.
     """
 
@@ -224,7 +225,7 @@ def record(log: EventLog, rules: Rules, method: str, request: Message, answer: M
 
 
 def _asked(rules: Rules, method: str, request: Message, via: Via) -> list[tuple[str, dict[str, Any]]]:
-    """Return the event that records the request before it is carried out; empty for a read."""
+    """Return the event that records a request before it is carried out. Empty for a read."""
     if method not in rules.acts:
         return []
     source, _, path = rules.acts[method].partition(".")
@@ -233,7 +234,7 @@ def _asked(rules: Rules, method: str, request: Message, via: Via) -> list[tuple[
 
 
 def _values(message: Any, path: str) -> Iterable[Any]:
-    """Yield the values at a dotted path in a message: each item of a repeated field, and only fields that are set."""
+    """Yield the values at a dotted path in a message: only of set fields, and each item of a repeated field."""
     name, _, rest = path.partition(".")
     value, of = getattr(message, name), message.DESCRIPTOR.fields_by_name[name]
     if not of.is_repeated:
@@ -243,7 +244,7 @@ def _values(message: Any, path: str) -> Iterable[Any]:
 
 
 class Door(grpc.aio.ServerInterceptor):
-    """The interceptor that identifies the caller before a call is carried out, and logs the act with its caller.
+    """The interceptor that identifies the caller of each call, and logs the act with its caller.
 
     It also logs refused calls, which change nothing.
     """
@@ -270,7 +271,7 @@ class Door(grpc.aio.ServerInterceptor):
             answer_for(self._admit(method, said, _received.get(), request))
 
         def read(data: bytes) -> Message:
-            # Keep the received bytes: serializing a message of a newer version again could reorder its fields.
+            # Keep the received bytes: to serialize a message of a newer version again could reorder its fields.
             _received.set(data)
             return cast("Message", handler.request_deserializer(data))
 
@@ -291,7 +292,7 @@ class Door(grpc.aio.ServerInterceptor):
         return call
 
     def _admit(self, method: str, said: Mapping[str, Any], data: bytes, request: Message | None) -> Via:
-        """Return the caller's identity. Raises Denied if the call is reserved for other callers; InvalidInput."""
+        """Return the caller's identity. Raises InvalidInput, and Denied if the call is reserved for other callers."""
         via = read_via(str(said.get(VIA, "")))
         try:
             proven = self.proofs.check(str(said[PROOF]), via, method, data) if PROOF in said else None

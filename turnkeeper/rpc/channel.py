@@ -1,7 +1,7 @@
-"""Calls to the daemons: channels over their sockets, deadlines, and our errors.
+"""Calls to the daemons: channels over their sockets, deadlines, and the conversion of errors.
 
-The stream of turn events sends a greeting in its initial metadata, because a store that was replaced or restored may
-have no event to send. If the greeting names another store, the follower asks about each open fire at once.
+The stream of turn events sends a greeting in its initial metadata. A store that was replaced or restored may have no
+event to send. If the greeting names a different store, the follower immediately asks about each open fire.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from turnkeeper.rpc.errors import does_not_answer, from_rpc, raising_ours
 from turnkeeper.storage.locking import is_held
 
 DEADLINE_S = 10.0
-LISTENS_WITHIN_S = 2.0  # wait for a daemon that runs but does not listen: it was just started, or is suspended
+LISTENS_WITHIN_S = 2.0  # seconds to wait for a process that does not listen: it was just started, or is suspended
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
     ("grpc.enable_retries", 0),
-    # Timeout of one attempt to connect, although the option's name says backoff: a busy daemon answers slowly.
+    # The option sets the timeout of one attempt to connect, in spite of its name. A busy daemon answers slowly.
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
-    # A Unix socket has no proxy; without this option gRPC would use a proxy from the environment.
+    # A Unix socket needs no proxy. Without this option, gRPC would use a proxy from the environment.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -41,7 +41,7 @@ Connect = Callable[[Path], Any]  # returns an asynchronous channel to the daemon
 
 
 def connect(socket: Path) -> grpc.aio.Channel:
-    """Return an asynchronous channel to the daemon behind `socket`; it connects and reconnects by itself."""
+    """Return an asynchronous channel to the daemon behind `socket`. The channel connects and reconnects by itself."""
     return grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
 
 
@@ -76,7 +76,7 @@ class Greeting:
 
 
 def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | None:
-    """Return the greeting in a call's metadata; None if the server sent none.
+    """Return the greeting in a call's metadata, or None if there is none.
 
     >>> read_greeting(Greeting(incarnation="a", after=3).to_metadata())
     Greeting(incarnation='a', after=3)
@@ -92,39 +92,38 @@ def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | Non
 Greeted = Callable[[Greeting], None]
 
 
-_DAEMONS = {"AgentRuntime": "agent-runtime", "Schedules": "task-runner"}  # by the name of their service
+_DAEMONS = {"AgentRuntime": "agent-runtime", "Schedules": "task-runner"}  # by the name of the service
 
 
 def daemon_of(request: Message) -> str:
-    """Return the daemon that serves a request: it serves the only service in the request's contract."""
+    """Return the daemon that serves a request. Each daemon serves the only service in its requests' contract."""
     (service,) = request.DESCRIPTOR.file.services_by_name
     return _DAEMONS[service]
 
 
 def method_of(request: Message) -> Any:
-    """Return the method that a request is named after."""
+    """Return the name of the method that takes a request of this type."""
     (service,) = request.DESCRIPTOR.file.services_by_name.values()
     return service.methods_by_name[request.DESCRIPTOR.name.removesuffix("Request")]
 
 
 class _Calls:
-    """Calls to the daemons of a home. A request's contract determines the daemon; the first call connects to it."""
+    """Calls to the daemons of a home. The type of a request determines the daemon. The first call connects to it."""
 
     _connect: Callable[..., Any]
     _send: Callable[..., Any]
 
     def __init__(self, home: Home, *, via: Identity | str = "", deadline_s: float = DEADLINE_S) -> None:
-        """Identify the caller by `via`, a program and surface such as `agent-runtime/cli`."""
+        """Identify the caller by `via`, a program and a surface such as `agent-runtime/cli`."""
         self._home, self._deadline_s = home, deadline_s
         self._identity = Identity(via) if isinstance(via, str) else via
-        self._open: dict[str, tuple[Any, Any]] = {}  # by daemon: the channel and its stub
+        self._open: dict[str, tuple[Any, Any]] = {}  # by daemon, the channel and its stub
 
     def __getattr__(self, method: str) -> Any:
-        """Return a function that sends a request to the named method."""
         return partial(self._send, method)
 
     def ask(self, request: Message, **how: Any) -> Any:
-        """Send a request to the method that it is named after."""
+        """Send a request to the method for its type."""
         return self._send(method_of(request).name, request, **how)
 
     def _method(self, method: str, request: Message) -> tuple[Any, str]:
@@ -132,7 +131,7 @@ class _Calls:
         (service,), daemon = contract.services_by_name, daemon_of(request)
         if daemon not in self._open:
             channel = self._connect(f"unix:{self._home.socket(daemon)}", options=OPTIONS)
-            # Imported at the first call, because most commands call only one daemon.
+            # Import it at the first call, because most commands call only one daemon.
             module = import_module(f"{contract.name.removesuffix('.proto').replace('/', '.')}_pb2_grpc")
             self._open[daemon] = (channel, getattr(module, f"{service}Stub")(channel))
         return getattr(self._open[daemon][1], method), daemon
@@ -141,7 +140,7 @@ class _Calls:
 class Caller(_Calls):
     """Blocking calls, for command-line programs.
 
-    `Caller(home).GetTask(request)` calls with a deadline and raises our errors. Streams have no deadline.
+    `Caller(home).GetTask(request)` makes a call with a deadline, and raises our errors. Streams have no deadline.
     """
 
     _connect = staticmethod(grpc.insecure_channel)
@@ -174,7 +173,7 @@ class Caller(_Calls):
 class AsyncCaller(_Calls):
     """The asynchronous form of :class:`Caller`: await a call, and iterate a stream with `async for`.
 
-    It may be used across restarts of the daemons. A call waits for a daemon that has just been started again.
+    It works across restarts of the daemons. A call waits for a daemon that was just restarted.
     """
 
     _connect = staticmethod(grpc.aio.insecure_channel)
@@ -227,7 +226,7 @@ class AsyncCaller(_Calls):
 
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
     """Return True if the daemon's standard health service answers SERVING within the deadline."""
-    # Imported here because only the watchers ask the health service.
+    # Import it here, because only the watchers ask the health service.
     health_pb2, health = (import_module(f"grpc_health.v1.health_{part}") for part in ("pb2", "pb2_grpc"))
     channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
     try:

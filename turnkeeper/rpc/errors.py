@@ -1,8 +1,8 @@
 """Conversion of our errors to gRPC status codes and back.
 
 The server raises a :class:`~turnkeeper.errors.TurnkeeperError`, and the client raises the same class. The status
-carries the offending field in `google.rpc.BadRequest` and the advice in `google.rpc.Help`. A `google.rpc.ErrorInfo`
-reports that the server's machine is in trouble.
+contains the invalid field in `google.rpc.BadRequest`, and the advice in `google.rpc.Help`. A `google.rpc.ErrorInfo`
+reports trouble of the server's machine.
 """
 
 import logging
@@ -38,7 +38,7 @@ _CODES: dict[type[errors.TurnkeeperError], int] = {
     errors.NotInstalled: code_pb2.UNIMPLEMENTED,
 }
 _TROUBLE = error_details_pb2.ErrorInfo(reason="MACHINE_TROUBLE", domain="turnkeeper")
-# If several errors share a code, the code becomes the error that a caller can act on.
+# If several errors have the same code, the client raises the error that a caller can act on.
 _ERRORS: dict[int, type[errors.TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
     code_pb2.UNAVAILABLE: errors.Unreachable,
     code_pb2.DEADLINE_EXCEEDED: errors.Unreachable,
@@ -46,7 +46,6 @@ _ERRORS: dict[int, type[errors.TurnkeeperError]] = {code: kind for kind, code in
 
 
 def code_of(error: errors.TurnkeeperError) -> int:
-    """Return the `google.rpc.Code` of an error."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), code_pb2.INTERNAL)
 
 
@@ -70,7 +69,7 @@ def to_status(error: errors.TurnkeeperError) -> Any:
 
 @contextmanager
 def raising_ours(peer: str, home: Home | None = None) -> Iterator[None]:
-    """Raise our error for a failed call to a daemon, as :func:`from_rpc` returns it."""
+    """Raise our error for a failed call to a daemon, as returned by :func:`from_rpc`."""
     try:
         yield
     except grpc.RpcError as error:
@@ -84,7 +83,7 @@ def does_not_answer(peer: str) -> errors.Unreachable:
 
 
 def from_rpc(error: grpc.RpcError, peer: str, home: Home | None = None) -> errors.TurnkeeperError:
-    """Convert a failed call to our error. `peer` names the called daemon, and `home` is its home if known."""
+    """Convert a failed call to our error. `peer` is the name of the called daemon, and `home` its home if known."""
     code = error.code()
     number = code.value[0]
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -105,7 +104,7 @@ def _attach(status: status_pb2.Status, detail: Any) -> None:
 
 
 def _details(error: grpc.RpcError) -> tuple[str, str, bool]:
-    """Return the field, the advice, and whether the server's machine is in trouble."""
+    """Return the field, the advice, and True if the server's machine is in trouble."""
     where, hint, in_trouble = "", "", False
     metadata: Any = error.trailing_metadata() or ()
     for key, value in metadata:
@@ -122,7 +121,7 @@ def _details(error: grpc.RpcError) -> tuple[str, str, bool]:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """The interceptor that converts a handler's TurnkeeperError, or machine trouble, to its gRPC status.
+    """The interceptor that converts TurnkeeperError or machine trouble in a handler to a gRPC status.
 
     Any other exception is our bug: the caller gets an internal error, and the log gets the traceback. A request with a
     negative `limit` is refused before its handler runs.

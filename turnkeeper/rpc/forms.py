@@ -1,11 +1,11 @@
-"""The forms in which graphs ask a person about tool calls, and the answers that each form takes.
+"""The forms in which graphs ask a person about tool calls, and the form of the answers to each.
 
     decisions      LangChain's `HumanInTheLoopMiddleware`: several calls at once; takes `{"decisions": [...]}`, in order
-    tool_approval  the same middleware, one call at a time; takes one decision
-    inbox          agent-inbox's `HumanInterrupt`, one or a list; takes a list of `HumanResponse`
-    step           the graph stopped by itself before its next steps; takes one decision, as `tool_approval`
+    tool_approval  the same middleware, one call at a time; takes one decision inbox          agent-inbox's
+    `HumanInterrupt`, one or a list; takes a list of `HumanResponse` step           the graph stopped before its next
+    steps; takes one decision, as `tool_approval`
 
-Any value that does not exactly match one of these forms is a :class:`Question`, which any JSON answers.
+A value that does not exactly match one of these forms is a :class:`Question`, for which any JSON is an answer.
 """
 
 import json
@@ -35,10 +35,10 @@ class Call:
     """A call that a graph asks about.
 
     Attributes:
-        takes: the possible decisions, a part of :data:`WAYS`.
+        takes: the possible decisions, a subset of :data:`WAYS`.
         note: the graph's description of the call.
         call_id: the id of the call in the thread's messages; empty if it is unknown or not unique.
-        tool_hash: a digest of the graph's only tool of this name at the time of the question; empty for none.
+        tool_hash: a digest of the tool at the time of the question; empty unless the graph has one tool of this name.
     """
 
     tool: str
@@ -49,9 +49,10 @@ class Call:
     tool_hash: str = ""
 
     def counts(self, form: Form) -> bool:
-        """Return True if an approval of this call counts for the guard: the call must identify itself and its tool.
+        """Return True if an approval of this call is valid for the guard. The call must identify itself and its tool.
 
-        agent-inbox sends no call id, and its action is often a title; so the graph must have a tool of that name.
+        Questions of agent-inbox have no call id, and the action is often a title. So the graph must have a tool of that
+        name.
         """
         return bool(self.call_id) if form in OF_MIDDLEWARE else form == "inbox" and bool(self.tool_hash)
 
@@ -65,7 +66,7 @@ class Request:
 
     @property
     def takes(self) -> list[str]:
-        """The decisions that every call takes."""
+        """The decisions that are possible for every call."""
         return [way for way in WAYS if all(way in call.takes for call in self.calls)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Question:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """The answers that the graph offers: texts, numbers, true or false; empty if any option has another type."""
+        """The answers that the graph offers: texts, numbers, true or false. Empty if an option has a different type."""
         found = next((self._fields[name] for name in _OPTIONS if name in self._fields), ())
         if not isinstance(found, list) or len(found) > MOST_OPTIONS:
             return ()
@@ -132,7 +133,7 @@ class Question:
 
     @property
     def is_closed(self) -> bool:
-        """True if only an option answers: the graph offers options and does not say `"allows_text": true`."""
+        """True if only an option is a valid answer: the graph offers options and does not say `"allows_text": true`."""
         return bool(self.options) and self._fields.get("allows_text") is not True
 
     def takes(self, text: str) -> bool:
@@ -140,20 +141,21 @@ class Question:
         return not self.is_closed or bool(self.picked(text))
 
     def check(self, text: str) -> None:
-        """Raise InvalidInput if the question does not take a person's text or decision."""
+        """Raise InvalidInput if a person's text or decision does not answer the question."""
         if not self.takes(text):
             quoted = json.dumps(text, ensure_ascii=False)
             hint = f"give the word or the number of one; any other answer in JSON's quotes: '{quoted}'"
             raise InvalidInput(f"{text[:80]!r} is none of the options: {self.choices}", where=_WHERE, hint=hint)
 
     def named(self, text: str) -> str:
-        """Return the option with this name, as a person reads the option. Return any other text unchanged."""
+        """Return the option with this name, in the form for people. Return any other text unchanged."""
         return next((option_text(one) for one in self.picked(text) if one in self.options), text)
 
     def picked(self, text: str) -> list[Any]:
-        """Return the option with this name, or else the option with this number; an empty list for any other text.
+        """Return the option with this name, or else the option with this number.
 
-        For a closed question, a quoted JSON string also counts as an answer: return its decoded content.
+        Return an empty list for any other text. For a closed question, a quoted JSON string also counts as an answer:
+        return its decoded content.
 
         >>> [Question(value={"options": ["yes", "No", 1]}).picked(text) for text in ("no ", "1", "2", "4")]
         [['No'], [1], ['No'], []]
@@ -166,7 +168,7 @@ class Question:
 
 
 def option_text(option: object) -> str:
-    """Return an option as a person reads and types it."""
+    """Return the text by which a person reads and types an option."""
     return option if isinstance(option, str) else json.dumps(option)
 
 
@@ -189,7 +191,7 @@ def request_in(asked: Any) -> Request | None:
 
 
 def question_of(asked: Any) -> Question:
-    """Return a question in the graph's own words; empty for other kinds and for questions of earlier versions."""
+    """Return a question in the graph's own words. Empty for other kinds, and for questions of earlier versions."""
     return question_in(_said_in(asked))
 
 
@@ -206,7 +208,7 @@ def ways_of(asked: Any) -> list[str]:
 
 
 def can_stand(asked: Any) -> bool:
-    """Return True if the author can approve the call for its task permanently."""
+    """Return True if the author can approve the call permanently for its task."""
     return _field(asked, "kind") != "question" and bool(_field(asked, "task_name")) and not _field(asked, "once_only")
 
 
@@ -221,7 +223,7 @@ def _field(asked: Any, name: str) -> Any:
 
 
 def read(value: object, schema: object = None) -> Request | None:
-    """Return the calls that an interrupt's value asks about; None if it has no known form.
+    """Return the calls that the value of an interrupt asks about, or None if its form is unknown.
 
     Args:
         value: the argument of the graph's `interrupt`.
@@ -292,10 +294,10 @@ def _read_inbox(value: object) -> Request | None:
 
 
 def with_ids(request: Request, made: Sequence[Mapping[str, Any]]) -> Request:
-    """Return a request with the ids of its calls, if each id is certain.
+    """Return a request with the ids of its calls, if every id is certain.
 
     Args:
-        request: the request; only the form `decisions` lacks ids.
+        request: the request; only requests of the form `decisions` lack ids.
         made: the calls of the message at which the thread waits, in order.
     """
     if request.form != "decisions":
@@ -309,7 +311,7 @@ def with_ids(request: Request, made: Sequence[Mapping[str, Any]]) -> Request:
 
 
 def with_tools(request: Request, hash_of: Callable[[str], str]) -> Request:
-    """Return a request with the digests of the tools in its calls, from `hash_of`."""
+    """Return a request in which each call has the digest of its tool, from `hash_of`."""
     return replace(request, calls=tuple(replace(call, tool_hash=hash_of(call.tool)) for call in request.calls))
 
 
@@ -359,7 +361,7 @@ def _response(call: Call, choice: Choice) -> dict[str, Any]:
 
 
 def choices_in(request: Request, value: object) -> tuple[Choice, ...]:
-    """Return the decisions about each call in an answer of the request's own form.
+    """Return the decision about each call, from an answer in the request's own form.
 
     Raises:
         InvalidInput: the answer does not have the form, or does not fit.
@@ -409,20 +411,20 @@ def _choice_in_response(call: Call, item: dict[str, Any]) -> Choice | None:
 
 
 def _edit_of(call: Call, action: dict[str, Any], name: str) -> Choice | None:
-    """Return an edit; None if it names another tool, because an edit changes only arguments."""
+    """Return an edit. None if it names a different tool, because an edit may change only arguments."""
     if set(action) != {name, "args"} or action[name] != call.tool or not _is_object(action["args"]):
         return None
     return Choice(way="edit", args=action["args"])
 
 
 def fits(request: Request) -> str:
-    """Return a sentence that lists the possible answers to a request."""
+    """Return a sentence with the possible answers to a request."""
     takes = [f"{call.tool} takes {', '.join(call.takes)}" for call in request.calls]
     return "; ".join(dict.fromkeys(takes))
 
 
 def approved(request: Request, choices: Sequence[Choice]) -> Iterator[Call]:
-    """Yield each approved call that counts for the guard, as it was shown or edited."""
+    """Yield each approved call that is valid for the guard, with the arguments that were shown or edited."""
     for call, choice in zip(request.calls, choices, strict=True):
         if choice.way in {"approve", "edit"} and call.counts(request.form):
             yield call if choice.args is None else replace(call, args=choice.args)

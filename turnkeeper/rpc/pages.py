@@ -16,7 +16,7 @@ _FIRST = "row "
 
 
 def after(key: object) -> str:
-    """Return the cursor for the page after the row with this key. Clients treat it as opaque."""
+    """Return the cursor of the page after the row with this key. Clients treat it as opaque."""
     return base64.urlsafe_b64encode(f"{_FIRST}{key}".encode()).decode()
 
 
@@ -50,7 +50,7 @@ def page_of(
         limit: maximum number of rows; 0 for all.
         cursor: the end of the previous page; empty for the first page.
         status: return only rows of this status; empty for all.
-        of: the name of the field that holds a row's status.
+        of: the name of the field that contains the status of a row.
 
     Raises:
         InvalidInput: the cursor or the status is not valid.

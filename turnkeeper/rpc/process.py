@@ -1,14 +1,14 @@
-"""A daemon's process: a counter that shows its progress, parts that survive machine trouble, and failpoints.
+"""A daemon's process: a counter that shows its progress, parts that continue after machine trouble, and failpoints.
 
-`state/run/<process>.progress` holds the pid, the machine trouble that blocks the process, and a number that rises every
-few seconds while the event loop runs. The process writes the first number once it serves, so the file is also its
-session marker. Later numbers are written in place through one open descriptor. Such a write needs neither disk space
-nor a new descriptor, so a full disk does not look like a hang. The file is never synced: after a power loss there is no
-process to report on. A suspended process, or a process with a blocked event loop, writes nothing.
+`state/run/<process>.progress` contains the pid, the machine trouble that blocks the process, and a number that
+increases every few seconds while the event loop runs. The process writes the first number when it begins to serve, so
+the file also shows that the start succeeded. Later numbers are written in place through one open descriptor. This needs
+neither disk space nor a new descriptor, so a full disk does not look like a hang. The file is never synced, because
+after a power loss no process is left. A suspended process, or a process with a blocked event loop, writes nothing.
 
-A failpoint is a named place at which a test kills the process as if by kill -9.
-`TURNKEEPER_FAILPOINTS=runner.committed:2` kills it the second time it passes `runner.committed`. A failpoint that is
-not set costs one dictionary look-up.
+A failpoint is a named point in the code at which a test kills the process, as by kill -9.
+`TURNKEEPER_FAILPOINTS=runner.committed:2` kills the process the second time that it passes `runner.committed`. A
+failpoint that is not set costs one dictionary look-up.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ IN_TROUBLE_S = 0.5
 SHORTEST_REST_S, LONGEST_REST_S = 0.2, 5.0
 VARIABLE = "TURNKEEPER_FAILPOINTS"
 _LARGEST_BYTES = 4096
-_YOUNG = 10_000  # new objects before a collection; with Python's default of 700, every second fire starts one
+_YOUNG = 10_000  # new objects before a garbage collection; with Python's default of 700, every second fire causes one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """The last state that a process wrote.
+    """The last progress that a process wrote.
 
     Attributes:
-        pid: the process that wrote the state; a file may outlive its writer.
-        count: from 1, rising while the event loop runs.
+        pid: the process that wrote the file; it may have ended.
+        count: starts at 1 and increases while the event loop runs.
         trouble: the machine trouble that blocks the process; empty if there is none.
     """
 
@@ -53,7 +53,7 @@ class Progress:
     """The writer of one process's counter."""
 
     def __init__(self, home: Home, process: str, pid: int, troubles: Callable[[], str] = str) -> None:
-        """Count for the process `pid`. `troubles` returns the machine trouble that blocks it."""
+        """Count for the process `pid`. `troubles` returns the machine trouble that blocks the process."""
         self._path = path_of(home, process)
         self._pid = pid
         self._troubles = troubles
@@ -61,7 +61,7 @@ class Progress:
         self._descriptor: int | None = None
 
     def beat(self) -> str:
-        """Increase the counter; return the trouble that was written with it. Raises OSError."""
+        """Increase the counter. Return the trouble that was written with it. Raises OSError."""
         self._count += 1
         says: dict[str, Any] = {"pid": self._pid, "count": self._count}
         if trouble := self._troubles():
@@ -74,7 +74,7 @@ class Progress:
         return trouble
 
     async def run(self, clock: Clock, keep: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Beat until cancelled, more often during trouble, and call `keep` at each beat. An OSError skips a beat."""
+        """Beat until cancelled, and more often during trouble. Call `keep` at each beat. An OSError skips a beat."""
         while True:
             trouble = "the trouble is unknown"
             with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ class Progress:
             await clock.sleep(IN_TROUBLE_S if trouble else EVERY_S)
 
     def _replace(self, data: bytes) -> None:
-        """Replace the file of an earlier process with a new one, and keep the new one open."""
+        """Replace the file of an earlier process with a new one, which stays open."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -103,10 +103,11 @@ class Progress:
 async def keep_running(
     part: Callable[[], Awaitable[None]], clock: Clock, emit: Callable[..., None], resting: dict[str, str] | None = None
 ) -> None:
-    """Run a part of a daemon. If the disk or another part of the machine fails, restart the part after a growing pause.
+    """Run a part of a daemon.
 
-    `emit` logs each failure. During the pause, `resting` holds the reason under the part's name. An error of the system
-    or a database counts as machine trouble even if its code is unknown. Any other error is raised.
+    If the disk or another part of the machine fails, restart the part after a pause that grows. `emit` logs each
+    failure. During the pause, `resting` contains the reason under the name of the part. An error of the system or a
+    database counts as machine trouble even if its code is unknown. Any other error is raised.
     """
     tries, name = 0, getattr(part, "__qualname__", str(part))
     while True:
@@ -134,11 +135,11 @@ def _noted(where: dict[str, str], name: str, what: str) -> Iterator[None]:
 
 
 async def together(*parts: Coroutine[Any, Any, object], until: str = "FIRST_EXCEPTION") -> None:
-    """Run parts until all have ended, or with `asyncio.FIRST_COMPLETED` until the first one has; cancel the others.
+    """Run parts until all have ended or, with `asyncio.FIRST_COMPLETED`, until the first one has ended.
 
-    The first failure cancels the others too, and its error is raised. A bug takes precedence over our own error
-    classes. Unlike `asyncio.TaskGroup` before Python 3.13, this function never loses a cancellation: one that arrives
-    while a part fails cancels the caller.
+    Cancel the others. The first failure also cancels the others, and its error is raised. A bug takes precedence over
+    our own error classes. Unlike `asyncio.TaskGroup` before Python 3.13, this function never loses a cancellation: one
+    that arrives while a part fails cancels the caller.
     """
     import asyncio  # noqa: PLC0415  as in `told_if_late`
 
@@ -159,7 +160,7 @@ def path_of(home: Home, process: str) -> Path:
 
 
 def last_beat(home: Home, process: str) -> Beat | None:
-    """Return the last state written; None if missing or incomplete. Raises OSError if the file is unreadable."""
+    """Return the last progress that was written. Raises OSError if the file is unreadable."""
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
         found = json.loads(path_of(home, process).read_bytes()[:_LARGEST_BYTES])
         return Beat(pid=int(found["pid"]), count=int(found["count"]), trouble=str(found.get("trouble", "")))
@@ -174,7 +175,7 @@ def last_alive(home: Home, process: str) -> datetime | None:
 
 
 class Failpoints:
-    """The failpoints armed for one process; created once, in the process's wiring."""
+    """The failpoints that are set for one process, read once at its start."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._left: dict[str, int] = {}
@@ -183,7 +184,7 @@ class Failpoints:
             self._left[name] = int(nth or 1)
 
     def reach(self, name: str) -> None:
-        """Pass the failpoint `name`. Kill the process if the failpoint is armed for this pass."""
+        """Pass the failpoint `name`. Kill the process if the failpoint is set for this pass."""
         if name in self._left:
             self._left[name] -= 1
             if self._left[name] == 0:
@@ -192,7 +193,7 @@ class Failpoints:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Exempt modules that the block imports from garbage collection, because all of their objects stay."""
+    """Exempt the modules that the block imports from garbage collection, because all of their objects stay in use."""
     gc.disable()
     try:
         yield
@@ -202,7 +203,7 @@ def loading() -> Iterator[None]:
 
 
 def settle_heap() -> None:
-    """Exempt the objects made at start-up from garbage collection, which would sometimes delay a due fire."""
+    """Exempt the objects made at start-up from garbage collection, because a collection sometimes delays a due fire."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, 20, 20)

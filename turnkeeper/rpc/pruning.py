@@ -1,8 +1,8 @@
-"""Deletion of old history, which waits while the clock may be wrong.
+"""Deletion of old history, which is suspended while the clock may be wrong.
 
-A clock that steps forward by months makes all history old at once. So each process that deletes by age records the last
-time that it saw in `state/time-<process>.json`. If the next time is more than a day later, the process deletes nothing
-until the clock has run for a day or is back. A machine that was off for more than a day looks the same.
+If a clock steps forward by months, all history is old at once. So each process that deletes by age stores the time that
+it last saw in `state/time-<process>.json`. If the next time is more than a day later, the process deletes nothing until
+the clock has run for a day or is back. A machine that was switched off for more than a day looks the same.
 """
 
 import json
@@ -19,9 +19,9 @@ from turnkeeper.storage.files import replace_whole
 from turnkeeper.times import rfc3339
 
 LARGEST_STEP_S = CONFIRMED_AFTER_S = 86_400.0
-EVERY_S = 3600.0  # between two deletions
+EVERY_S = 3600.0  # seconds between two deletions
 LOOK_EVERY_S = 60.0
-_LONGEST_GAP_S = 1800.0  # between two checks of a running clock; a longer gap confirms nothing
+_LONGEST_GAP_S = 1800.0  # seconds between two checks of a running clock; a longer gap confirms nothing
 _WRITE_EVERY_S = 600.0
 
 
@@ -31,7 +31,7 @@ class _Seen:
 
     Attributes:
         before: the last time before an unconfirmed step; None if there is none.
-        ran_s: how long the clock has run since the step.
+        ran_s: seconds that the clock has run since the step.
     """
 
     at: float
@@ -40,7 +40,7 @@ class _Seen:
 
 
 class BelievedTime:
-    """The check whether a clock can be trusted to decide which history is old."""
+    """The check that a clock can be trusted to decide which history is old."""
 
     def __init__(self, home: Home, process: str, clock: Clock, emit: Callable[..., None]) -> None:
         """Take the process's name, and `emit`, which writes an event."""
@@ -49,7 +49,7 @@ class BelievedTime:
         self._written_at = 0.0
 
     def look(self) -> bool:
-        """Return True if the time is believed. Raises Exhausted if the time cannot be stored."""
+        """Return True if the time is trusted. Raises Exhausted if the time cannot be stored."""
         now = self._clock.now().timestamp()
         seen = self._seen = self._seen or self._read() or _Seen(at=now)
         gap, held = now - seen.at, seen.before is not None
@@ -68,7 +68,7 @@ class BelievedTime:
         return seen.before is None
 
     def now(self) -> datetime:
-        """Return the time by which to judge age: the last believed time."""
+        """Return the time by which age is decided: the last trusted time."""
         self.look()
         seen = self._seen
         return self._clock.now() if seen is None or seen.before is None else datetime.fromtimestamp(seen.before, UTC)
@@ -80,16 +80,16 @@ class BelievedTime:
 
 
 class Pruning:
-    """The hourly deletion of old history, while the time is believed."""
+    """The hourly deletion of old history, which runs only while the time is trusted."""
 
     def __init__(
         self, believed: BelievedTime, work: Callable[[], Awaitable[Any]], *, clock: Clock, first_s: float
     ) -> None:
-        """Take the deletion `work`, and the seconds from the process's start to the first deletion."""
+        """Take `work`, which deletes, and the seconds from the process's start to the first deletion."""
         self._believed, self._work, self._clock, self._first_s = believed, work, clock, first_s
 
     async def run(self) -> None:
-        """Check the clock each minute, and delete each hour, until cancelled."""
+        """Check the clock every minute, and delete every hour, until cancelled."""
         wait_s = self._first_s
         while True:
             is_believed = self._believed.look()
@@ -102,7 +102,7 @@ class Pruning:
 
 
 def held(home: Home, process: str) -> str:
-    """Describe why a process deletes nothing at present. Empty if the process deletes."""
+    """Return why a process deletes nothing at present. Empty if it deletes."""
     with suppress(OSError, ValueError, TypeError, TurnkeeperError):
         seen = _Seen(**json.loads(home.time_seen(process).read_bytes()))
         if seen.before is not None:

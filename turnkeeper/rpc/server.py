@@ -1,4 +1,4 @@
-"""A gRPC server on a Unix socket that only its owner can reach."""
+"""A gRPC server on a Unix socket that only the owner can reach."""
 
 import asyncio
 import stat
@@ -27,14 +27,14 @@ OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_send_message_length", 16 * LARGEST_BYTES),
 )
 _MODE = 0o600
-_OLD_GRACE_S = 2.0  # for calls that arrived before the socket was bound again
+_OLD_GRACE_S = 2.0  # seconds for calls that arrived before the socket was bound again
 
 
 class UnixServer:
-    """A gRPC server on one socket, with our services and the standard health and reflection services.
+    """A gRPC server on one socket, with our services and the standard services for health and reflection.
 
-    The server binds a temporary name and renames it to `path`, replacing any file there. When gRPC stops, it removes
-    the name that it bound; it must not remove the socket of a later server. So the caller must hold the process's lock.
+    The server binds a temporary name and renames it to `path`. This replaces any file there. When gRPC stops, it
+    removes only the name that it bound, so it cannot remove the socket of a later server. The caller holds the lock.
     """
 
     def __init__(self, path: Path, door: Door | None = None) -> None:
@@ -51,7 +51,7 @@ class UnixServer:
         self._ending: set[asyncio.Task[None]] = set()
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any, service: Any = None) -> None:
-        """Serve `servicer`, which `register` adds to a server; name its `service` (a descriptor) for reflection."""
+        """Serve `servicer`, which `register` adds to a server. `service` is its descriptor, for reflection."""
         self._services.append((register, servicer))
         if service is not None:
             self._names.append(service.full_name)
@@ -63,7 +63,7 @@ class UnixServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def keep(self) -> list[str]:
-        """Bind again if the socket's file was removed or replaced, and restore its mode; return the faults found.
+        """If the socket's file was removed or replaced, bind again. Restore the file's mode. Return the faults found.
 
         Calls on existing connections run to their end. Raises OSError if the socket cannot be bound.
         """
@@ -85,7 +85,7 @@ class UnixServer:
         return [f"{self._path} {wrong}"]
 
     async def stop(self, grace_s: float) -> None:
-        """Report NOT_SERVING, give running calls `grace_s` seconds to end, then close."""
+        """Report NOT_SERVING, give running calls `grace_s` seconds to end, and close the server."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
         await asyncio.gather(*self._ending)
@@ -98,7 +98,7 @@ class UnixServer:
         for register, servicer in self._services:
             register(servicer, server)
         reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME], server)
-        # At most as long as the final name: the path of a socket has a short limit.
+        # The name is not longer than the final one, because the path of a socket has a short limit.
         own = self._path.with_name(f".{self._path.name[0]}{self._times_bound}")
         self._times_bound += 1
         own.unlink(missing_ok=True)
@@ -118,10 +118,10 @@ class UnixServer:
 
 
 class Observers:
-    """The observers of a daemon or its turns that the installed surfaces provide.
+    """The observers of a daemon or of its turns, which the installed surfaces provide.
 
-    An observer of a daemon has `keep` and `close`, or instead `look`, which is awaited once per beat. If a look still
-    runs at the next beat, there is no second one.
+    An observer of a daemon has `keep` and `close`, or else `look`, which is awaited once in each beat. If a look is
+    still running at the next beat, no second one is started.
     """
 
     def __init__(self, process: str, *given: Any) -> None:
@@ -131,11 +131,11 @@ class Observers:
         self._looks: dict[Any, asyncio.Task[str]] = {}
 
     def callbacks(self, turn_id: str) -> list[Any]:
-        """Return LangChain's callbacks for an interval of a turn."""
+        """Return LangChain's callbacks for one interval of a turn."""
         return [callback for one in self._made for callback in one.callbacks(turn_id)]
 
     def keep(self, log: EventLog) -> None:
-        """Let each observer restore files that others removed, or look. Called at each beat."""
+        """Let each observer restore files that were removed, or look. Called at each beat."""
         for one in self._made:
             last = self._looks.get(one)
             if not hasattr(one, "look"):
@@ -153,7 +153,7 @@ class Observers:
 
 
 async def _look(one: Any, log: EventLog, before: str) -> str:
-    """Let an observer look. Return why the look failed, or an empty string; log a reason that differs from `before`.
+    """Let an observer look. Return why the look failed, or an empty string. Log the reason if it differs from `before`.
 
     A failed look does not end the daemon. The next beat looks again.
     """
@@ -174,7 +174,7 @@ async def keep_reachable(
     readers: Sequence[ReaderLock] = (),
     observers: Observers | None = None,
 ) -> None:
-    """Restore the files by which a daemon is found: locks, pid file, folder and socket.
+    """Restore the files by which clients find a daemon: locks, pid file, folder and socket.
 
     If the daemon's store was removed, the process ends instead. The event `run.repaired` records each fault. While a
     file cannot be restored, `run.unreachable` records the reason.
@@ -196,7 +196,7 @@ async def keep_reachable(
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
     for what in repaired:
         log.emit("run.repaired", what=what)
-    if log.trouble:  # an idle daemon writes no events, so try a write to notice that the disk has space again
+    if log.trouble:  # an idle daemon writes no events, so it tries a write to find out whether the disk has space again
         log.emit_all([])
 
 

@@ -1,13 +1,13 @@
-"""Records of decisions and outcomes, in a signed chain of hashes.
+"""Signed chains of hashes that record decisions and outcomes.
 
-A record and the change that it records are written in one transaction, so neither exists without the other. A record's
-content is JSON with ids, names and hashes, never a person's text. A record's hash covers its content and the previous
-record's hash, so an edit, a removal or a reordering is detected.
+A record and the change that it records are written in one transaction, so neither exists without the other. The content
+of a record is a JSON object with ids, names and hashes. It never contains text that a person wrote. A record's hash
+covers its content and the previous record's hash, so an edit, a removal or a reordering is detected.
 
-The store of one home has one chain. Every minute the process that owns the store signs the newest hash with the home's
-key, so that the chain cannot be rewritten without the key. In a shared store, each key of each home has its own chain,
-named by the key's public half. The newest hash is signed in the transaction of each record. Each machine stores in its
-home the last head that it saw of every chain.
+The store of one home has one chain. Every minute, the process that owns the store signs the newest hash with the home's
+key. The chain cannot be rewritten unnoticed without the key. In a shared store, each key of each home has its own
+chain. The chain's name is the public half of the key. There, the transaction that writes a record also signs the newest
+hash. Each machine stores in its home the newest head that it read from each chain.
 
 A pruned record loses its content and keeps its hashes, so the remaining chain can still be checked. `docs/audit.md`
 describes the records; `turnkeeper/constellation/audit/verify.py` checks them.
@@ -33,9 +33,9 @@ from turnkeeper.storage.keys import AUDIT, SECRET_DIGITS, Key, KeyFile
 from turnkeeper.storage.statements import TEXT, Statement, number_in_order, of_server, upsert
 from turnkeeper.times import rfc3339, to_us
 
-BEGIN, HEAD, PRUNED = "begin", "head", "pruned"  # kinds of records about the chain itself
-# Kinds of records about chains of a shared store: the next key continues the chain; the end did not match its
-# signature; the database was restored to an earlier time.
+BEGIN, HEAD, PRUNED = "begin", "head", "pruned"  # kinds of records that describe the chain itself
+# Kinds of records that describe the chains of a shared store: another key continues the chain; the end did not match
+# its signature; the database was restored to an earlier time.
 ROTATED, BROKEN, RESTORED = "rotated", "broken", "restored"
 SCHEMAS = {"task-runner": "runner", "agent-runtime": "runtime"}  # in a shared database, by writing process
 SIGN_EVERY_S = 60.0
@@ -43,11 +43,11 @@ Fact = Mapping[str, Any]
 
 
 def table_of(metadata: sa.MetaData) -> sa.Table:
-    """Return the table of a store's chain. `metadata` is the store's."""
+    """Return the table of a store's chain. `metadata` is the store's metadata."""
     return sa.Table(
         "audit",
         metadata,
-        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # consecutive, from 1
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # numbers without gaps, from 1
         sa.Column("at_us", sa.BigInteger, nullable=False),
         sa.Column("body", TEXT),  # JSON; null after pruning
         sa.Column("content_hash", sa.LargeBinary, nullable=False),  # SHA-256 of the body
@@ -61,7 +61,7 @@ def shared_tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table]:
         "audit_chains",
         metadata,
         sa.Column("chain", TEXT, primary_key=True),  # the public half of its key, in hexadecimal digits
-        sa.Column("node", TEXT, nullable=False),  # the machine's latest name
+        sa.Column("node", TEXT, nullable=False),  # the latest name of the machine
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("hash", sa.LargeBinary, nullable=False),
         sa.Column("signature", sa.LargeBinary, nullable=False),
@@ -80,12 +80,12 @@ def shared_tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table]:
 
 
 def digest(text: str) -> str:
-    """Return the SHA-256 of a string, as 64 hexadecimal digits. Empty for an empty text."""
+    """Return the SHA-256 of a string, as 64 hexadecimal digits. Return an empty string for an empty text."""
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
 def linked(number: int, before: bytes, at: datetime, facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    """Return one record for each fact, chained to the record with the number and hash `before`."""
+    """Return one record for each fact. The first record follows the record with the number and hash `before`."""
     rows, at_us = [], str(to_us(at)).encode()
     for number, fact in enumerate(facts, number + 1):  # noqa: B020, PLR1704  numbering continues from there
         body = json.dumps({**fact, "at": rfc3339(at)}, sort_keys=True, separators=(",", ":"))
@@ -102,12 +102,12 @@ class Recorder:
         public: the name of the chain.
         earlier: the identities with earlier, replaced keys, latest first.
         reached: the number of the last committed record, by store.
-        server: the server of the database at the last look; empty before the first.
-        lost: the records about losses since the last look.
+        server: the server of the database at the last check; empty before the first check.
+        lost: the records about losses since the last check.
     """
 
     def __init__(self, keys: Sequence[Key], node: str) -> None:
-        """Take the keys, the current one first, and the name of the machine."""
+        """Take the keys, with the current key first, and the name of the machine."""
         self._key, self.node = _private(keys[0]), node
         self.public, self.earlier = public_key(keys[0]), [Recorder([key], node) for key in keys[1:]]
         self._last, self._signed_in = b"", object()
@@ -116,7 +116,7 @@ class Recorder:
 
     @classmethod
     def of(cls, home: Home, at: datetime, entropy: Entropy, node: str) -> "Recorder":
-        """Return a home's recorder, and make a key if the home never had one. Raises Corrupt if the key was lost."""
+        """Return a home's recorder. Make a key if the home never had one. Raises Corrupt if the key was lost."""
         return cls(key_of(home, at, entropy), node)
 
     def sign(self, store: str, number: int, newest: bytes, transaction: object) -> bytes:
@@ -125,7 +125,7 @@ class Recorder:
         return bytes(self._key.sign(_said(store, number, newest.hex())))
 
     def has_signed(self, store: str, number: int, newest: bytes, signature: bytes, transaction: object) -> bool:
-        """Return True if this key signed the head and the head is not older than a committed one.
+        """Return True if this key signed the head, and the head is not older than the last committed record.
 
         A head signed in the same transaction does not count as committed, because it may be rolled back.
         """
@@ -142,7 +142,7 @@ class SharedChains:
     """The chains of a shared store. Every method runs in the transaction that is open on the connection."""
 
     def __init__(self, store: str, schema: str | None = None) -> None:
-        """Take the name of the process that writes the chains, and their schema unless it is the connection's own."""
+        """Take the name of the process that writes the chains, and their schema if not the connection's default."""
         self._store, self._metadata = store, sa.MetaData(schema=schema)
         self.ends, records = shared_tables_of(self._metadata)
         self._own = [self.ends, records]
@@ -166,9 +166,9 @@ class SharedChains:
         self._hash_alone = Statement(sa.select(alone.c.hash).where(alone.c.number == sa.bindparam("at")))
 
     def begin(self, connection: sa.Connection, at: datetime, of: Recorder, known: Callable[[], Fact]) -> None:
-        """Create the tables, and write a chain's first record, once. Record its key in the chain of each earlier key.
+        """Create the tables, and write the first record of a chain, once.
 
-        `known` returns the last ids that the store held before its first record.
+        Record the new key in the chain of each earlier key. `known` returns the last ids in the store before then.
         """
         if self._exists(connection) and self._base(connection, of)[0]:
             return
@@ -181,9 +181,9 @@ class SharedChains:
             self.append(connection, at, [self._begun(of) | dict(known())], of)
 
     def append(self, connection: sa.Connection, at: datetime, facts: Sequence[Fact], of: Recorder) -> None:
-        """Write a record for each fact into a recorder's chain, and sign its head. Do not wait for other chains."""
+        """Write a record for each fact into a recorder's chain, and sign its head. Do not wait for other writers."""
         number, before, is_whole = self._base(connection, of)
-        if not number and facts[0]["kind"] != BEGIN:  # the chain was removed
+        if not number and facts[0]["kind"] != BEGIN:  # the chain was deleted
             facts = [self._begun(of), *facts]
         elif not is_whole:
             cut = offered("lost end of a chain", connection, of, self._store, number, facts[0]["kind"])
@@ -227,7 +227,7 @@ class SharedChains:
         self.append(connection, at, [{"kind": RESTORED, "incarnation": incarnation, "ends": ends}], of)
 
     def heads(self, connection: sa.Connection) -> Iterator[dict[str, Any]]:
-        """Yield the head of each chain in the database, including the unsigned head of all machines' old chain."""
+        """Yield the head of each chain in the database, including the unsigned head of the old common chain."""
         if not self._exists(connection):
             return
         for chain, node, number, newest, signature in self._all.rows(connection):
@@ -273,9 +273,10 @@ class Chain:
         known: Callable[[], Fact],
         recorder: Recorder | None = None,
     ) -> None:
-        """Write the first record, once. `known` returns the last ids that the store held before that record.
+        """Write the first record, once. `known` returns the last ids in the store before that record.
 
-        In a shared store, this process then writes as `recorder`. With None, it keeps its recorder or makes one.
+        In a shared store, this process then writes as `recorder`. If it is None, the process keeps its recorder, or
+        makes one if it has none.
         """
         if of_server(connection):
             drawn = Key(id="", secret=entropy.hex(SECRET_DIGITS), created_at="")
@@ -286,7 +287,7 @@ class Chain:
             self.append(connection, at, [{"kind": BEGIN, "store": self.store, "chain": entropy.hex(16), **known()}])
 
     def append(self, connection: sa.Connection, at: datetime, facts: Sequence[Fact]) -> None:
-        """Write a record for each fact: a JSON object with a `kind`, to which the time is added."""
+        """Write a record for each fact. A fact is a JSON object with a `kind`; the time is added."""
         if not facts:
             return
         if of_server(connection):
@@ -307,7 +308,7 @@ class Chain:
         return self._recorders[connection.engine]
 
     def sign(self, connection: sa.Connection, at: datetime, key: Key) -> Fact | None:
-        """Sign the newest hash and record it as a head. Return the head. None if no record followed the last head."""
+        """Sign the newest hash and record it as a head. Return the head. Return None if no record follows it."""
         last = self._last.rows(connection)
         if not last or json.loads(self._body.value(connection, of=last[0][0]) or "{}").get("kind") == HEAD:
             return None
@@ -316,9 +317,10 @@ class Chain:
         return {"store": self.store, "at": rfc3339(at), **head}
 
     def prune(self, connection: sa.Connection, at: datetime, before: datetime, *, rows: int) -> int:
-        """Remove the content of all records before the first record since `before`. Return the number of records.
+        """Remove the content of all records that precede the first record at or after `before`.
 
-        `rows` is the number of rows that the caller pruned. Record the pruning if either number is not zero.
+        Return the number of records. `rows` is the number of rows that the caller pruned. If either number is not zero,
+        record both.
         """
         if of_server(connection):
             return self._shared.prune(connection, at, before, self.recorder(connection, at), rows=rows)
@@ -338,12 +340,11 @@ def signed_head(store: str, through: int, newest: str, key: Key) -> Fact:
 
 
 def _said(store: str, through: int, newest: str) -> bytes:
-    """Return the bytes to sign for a chain's head."""
     return f"turnkeeper audit 1\n{store}\n{through}\n{newest}\n".encode()
 
 
 def is_signed(public: str, store: str, number: int, newest: bytes, signature: bytes) -> bool:
-    """Return True if a key has signed the head of a chain. `public` is the key's public half."""
+    """Return True if a key has signed the head of a chain. `public` is the public half of the key."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  seldom needed
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
@@ -361,14 +362,14 @@ def public_key(key: Key) -> str:
 
 
 def _private(key: Key) -> Any:
-    """Return the private key that signs heads. Its seed is the home key's secret."""
+    """Return the private key that signs heads, made from the home key's secret."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415  once a minute
 
     return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key.secret))
 
 
 def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
-    """Return a home's signing keys, the current one first. Make the first key if none exists. Raises Corrupt."""
+    """Return a home's signing keys, with the current key first. Make the first key if none exists. Raises Corrupt."""
     keys = KeyFile(home, AUDIT)
     if not keys.read():
         keys.create(at, entropy, before=lambda _key: None)
@@ -376,9 +377,10 @@ def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
 
 
 class Signer:
-    """The signer of a store's chain while its process runs. The signed heads are kept in a file beside the store.
+    """The signer of a store's chain, which works while the store's process runs.
 
-    The file shows where the chain ended, even if the chain's last records are cut off.
+    The signed heads are kept in a file beside the store. The file shows where the chain ended if the last records are
+    removed.
     """
 
     def __init__(
@@ -404,7 +406,7 @@ class Signer:
             await self.sign()
 
     async def sign(self) -> None:
-        """Sign the new records. Log a failure once; the records stay unsigned until signing works again."""
+        """Sign the new records. Log a failure once. The records stay unsigned until signing succeeds again."""
         try:
             at = self._clock.now()
             await self._sign(at, key_of(self._home, at, self._entropy))
@@ -421,10 +423,10 @@ class Signer:
 
 
 class Witness(Signer):
-    """The watcher of all chains of a shared database. The watcher keeps in the home the heads that it saw.
+    """The watcher of all chains of a shared database. The watcher stores in the home the heads that it read.
 
-    A rewritten or truncated chain does not match the heads that other machines saw. If the home has a new key, a new
-    chain continues the chain of the previous key.
+    A chain that was rewritten or truncated does not match the heads that other machines stored. If the home has a new
+    key, a new chain continues the chain of the previous key.
     """
 
     async def run(self) -> None:
@@ -463,16 +465,16 @@ class Witness(Signer):
 
 
 def signer_of(is_shared: bool) -> type[Signer]:
-    """Return the class that watches the chains of a shared store, or the class that signs a home's own chain."""
+    """Return the class that watches the chains of a shared store, or else the class that signs a home's own chain."""
     return Witness if is_shared else Signer
 
 
 def seen_now(
     before: Sequence[Fact], fits: Collection[int], heads: Sequence[Fact], at: str
 ) -> tuple[list[Fact], list[str]]:
-    """Merge the heads that a machine saw with the present heads. Return the result and the new contradictions.
+    """Merge the heads that a machine stored with the present heads. Return the result and the new contradictions.
 
-    `fits` are the indices of earlier heads that the chains still hold; `heads` are the present heads.
+    `fits` contains the indices of earlier heads that the chains still hold; `heads` are the present heads.
     """
     latest: dict[tuple[str, str], Fact] = {}
     kept, strange = [], []
@@ -496,7 +498,7 @@ def seen_now(
 
 
 def read_seen(path: Path) -> list[Fact]:
-    """Return the heads that a machine has seen. Raises Corrupt."""
+    """Return the heads that a machine has stored. Raises Corrupt."""
     if not path.exists():
         return []
     try:

@@ -1,11 +1,11 @@
 """Detection of damage in SQLite files: at a daemon's start, in the background, or at an error of SQLite.
 
-A daemon reads its stores when it starts: a small one whole, a large one for a short time. A thread reads the rest in
-the background. If an error calls a file malformed, another read checks the file, because a failing disk causes the same
-error. Confirmed damage ends the process as kill -9 would, which loses no acknowledged work. A note beside the file,
-`<file>.damaged`, makes the next start read the whole file before anything else.
+At its start, a daemon reads a small store completely, and a large store for a limited time. A thread reads the rest in
+the background. If SQLite calls a file malformed, the file is read again, because a failing disk causes the same error.
+If the damage is confirmed, the process ends at once, as after kill -9. No acknowledged work is lost. A note beside the
+file, `<file>.damaged`, makes the next start read the whole file before the store is used.
 
-If a store's file is removed while it is in use, it is restored from the open descriptor, and the process ends.
+If the file of a store is removed while it is in use, the process restores the file from the open descriptor and ends.
 """
 
 import os
@@ -21,7 +21,7 @@ from typing import Self
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.errors import EXIT_FAILURE, Corrupt, TurnkeeperError, unopened
 
-START_S = 2.0  # how long a start reads one store
+START_S = 2.0  # seconds that a start reads one store
 HINT = "restore a backup: turnkeeper down && turnkeeper restore DIR"
 _MALFORMED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 LOOK_AGAIN_S = 5.0
@@ -29,21 +29,21 @@ _AGAIN_S = 0.01
 _MOST_COPIES = 5
 _PAGE_BYTES = 4096
 _PAGE_SIZES = {1 << power for power in range(9, 17)}
-_BIG_ENDIAN = 0x377F0683  # a log starts with this number if its checksums read words in this order
+_BIG_ENDIAN = 0x377F0683  # The first number of a log whose checksums read words in this byte order.
 _LOG_HEADER, _FRAME_HEADER, _LARGEST_LOG = 32, 24, 64 << 20  # bytes
-_FAILED_READ = "error code="  # the result of a check for a page that the disk did not return
+_FAILED_READ = "error code="  # the result of the check if the disk did not return a page
 
 
 def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = False) -> str | None:
-    """Read a store. Return its first fault, or an empty string if there is none.
+    """Read a store. Return the first fault of a SQLite file, or an empty string if the file has no fault.
 
     Args:
         path: the file. A missing or empty file has no damage.
         within_s: the longest time to read; None for no limit.
-        indexes: compare every index with its table, too, which takes several times as long.
+        indexes: also compare every index with its table, which takes several times as long.
 
     Returns:
-        None if the time was too short.
+        the fault, or None if the time was too short.
 
     Raises:
         sqlite3.Error: the machine cannot read the file at present.
@@ -60,7 +60,7 @@ def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = Fals
 def _check_readable(file: Path) -> None:
     """Raise sqlite3.OperationalError if the disk does not return every byte of a file.
 
-    SQLite reports a page as malformed if the disk fails with EIO. The page itself may then be sound.
+    SQLite reports a page as malformed if the disk fails with EIO, although the page may be valid.
     """
     try:
         with ExitStack() as opened:
@@ -79,7 +79,7 @@ def _check_readable(file: Path) -> None:
 
 def _read(path: Path, log: Path, within_s: float | None, *, indexes: bool) -> str | None:
     check = "integrity_check" if indexes else "quick_check"
-    # Without a log no process has the file open, and `immutable` keeps SQLite from making a log.
+    # Without a log, no process has the file open. `immutable` prevents SQLite from making a log.
     how = "mode=ro" if log.exists() else "immutable=1"
     try:
         store = sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10, check_same_thread=False)
@@ -98,12 +98,12 @@ def _read(path: Path, log: Path, within_s: float | None, *, indexes: bool) -> st
 
 @contextmanager
 def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None]:
-    """Interrupt the store's statements in the block after `within_s` seconds; never if it is None."""
+    """Interrupt the store's statements in the block after `within_s` seconds, or never if `within_s` is None."""
     over = threading.Event()
 
     def interrupt() -> None:
         over.wait(within_s)
-        while not over.wait(_AGAIN_S):  # an interrupt before the statement has begun has no effect
+        while not over.wait(_AGAIN_S):  # an interrupt has no effect before the statement has begun
             store.interrupt()
 
     if within_s is None:
@@ -119,11 +119,11 @@ def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None
 
 
 def commits_behind_damage(path: Path) -> int | None:
-    """Return the number of whole commits behind a damaged frame of a write-ahead log. None without such a frame.
+    """Return the number of whole commits behind a damaged frame of a write-ahead log.
 
-    SQLite reads the log up to that frame, and drops the commits behind it. A frame also counts as damaged if a crash
-    cut its commit short, or a later commit overwrote half of a rolled-back one. In both cases, at most one commit
-    follows the frame. Call this only for a store that no process has open.
+    Return None if the log has no such frame. SQLite reads the log up to the damaged frame, and drops the commits behind
+    the frame. A frame also counts as damaged if a crash cut its commit short, or a later commit overwrote half of a
+    rolled-back one. In both cases, at most one commit follows the frame. No process may have the store open.
     """
     log = path.with_name(f"{path.name}-wal")
     if not log.exists():
@@ -140,12 +140,12 @@ def commits_behind_damage(path: Path) -> int | None:
     commits, is_ours, size = 0, False, _FRAME_HEADER + page_bytes
     for number, start in enumerate(range(_LOG_HEADER, len(data) - size + 1, size)):
         header, page = data[start : start + _FRAME_HEADER], data[start + _FRAME_HEADER : start + size]
-        of_log = header[8:16] == salts  # other frames are from before the log was restarted
+        of_log = header[8:16] == salts  # the other frames are older than the last restart of the log
         expected = _checksum(page, _checksum(header[:8], before, order), order)
         before = struct.unpack(">II", header[16:])
         if of_log and expected == before:
             commits += damaged_at is not None and header[4:8] != bytes(4)
-        elif damaged_at is None or number == damaged_at + 1:  # a frame's checksum builds on the previous one
+        elif damaged_at is None or number == damaged_at + 1:  # a frame's checksum includes the previous frame's
             damaged_at = number if damaged_at is None else damaged_at
             is_ours |= of_log
         else:
@@ -154,7 +154,7 @@ def commits_behind_damage(path: Path) -> int | None:
 
 
 def _checksum(data: bytes, before: tuple[int, ...], order: str) -> tuple[int, int]:
-    """Return SQLite's checksum of a log up to the end of `data`, given the checksum up to its beginning."""
+    """Return SQLite's checksum of a log up to the end of `data`, given the checksum of the part before `data`."""
     first, second = before
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for one, other in zip(words[::2], words[1::2], strict=True):
@@ -164,7 +164,7 @@ def _checksum(data: bytes, before: tuple[int, ...], order: str) -> tuple[int, in
 
 
 def trouble_of(path: Path, *, within_s: float | None = None) -> TurnkeeperError | None:
-    """Return the error for a store that is damaged or cannot be read at present. None if no fault was found."""
+    """Return the error for a store that is damaged or temporarily unreadable. Return None if the store has no fault."""
     try:
         found = damage_of(path, within_s=within_s)
     except sqlite3.Error as error:
@@ -178,7 +178,7 @@ def is_malformed(error: object) -> bool:
 
 
 def _code(error: object) -> int:
-    """Return SQLite's code of an error, also if SQLAlchemy wraps it. 0 for any other error."""
+    """Return the SQLite code of an error, even if SQLAlchemy wraps the error. Return 0 for any other error."""
     found = getattr(error, "orig", error)
     return getattr(found, "sqlite_errorcode", 0) & 0xFF if isinstance(found, sqlite3.Error) else 0
 
@@ -189,9 +189,9 @@ def corrupt(path: Path, what: str) -> Corrupt:
 
 
 def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
-    """Read a store before it is used. Return True if all of it was read.
+    """Read a store before a program uses it. Return True if the whole store was read.
 
-    If there is a note beside the store, read the whole store, however long that takes. Remove the note if it is sound.
+    If there is a note beside the store, read the whole store without a limit. Remove the note if all is well.
 
     Raises:
         Corrupt: the store is damaged.
@@ -201,7 +201,7 @@ def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
         note.unlink(missing_ok=True)
         return True
     found = None
-    with suppress(sqlite3.Error):  # the program that opens the store reports the machine's fault
+    with suppress(sqlite3.Error):  # the program that opens the store reports the fault of the machine
         found = damage_of(path, within_s=None if note.exists() else within_s)
     if found:
         raise corrupt(path, found)
@@ -211,15 +211,15 @@ def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
 
 
 class StoreWatch:
-    """The guard of a daemon's stores. The guard refuses damaged stores, and ends the process if damage appears later.
+    """The guard of a daemon's stores. The guard refuses damaged stores. If damage appears later, it ends the process.
 
     Attributes:
-        active: the process's only watch; None while no watch is entered.
+        active: the process's only watch; None if no watch is entered.
 
     Args:
         report: called with the damage before the process ends, on any thread.
-        end: ends the process; by default, as kill -9 does. A test passes another function.
-        clock: by default, the machine's clock. A test passes another clock.
+        end: ends the process; the default acts as kill -9. Tests pass another function.
+        clock: the default is the machine's clock. Tests pass another clock.
     """
 
     active: "StoreWatch | None" = None
@@ -258,9 +258,9 @@ class StoreWatch:
                     self._stop(path, found)
 
     def look(self) -> None:
-        """Check the stores after an error that calls one malformed. If one is damaged, end the process.
+        """Check the stores after SQLite called one of them malformed. If one is damaged, end the process.
 
-        A failing disk repeats the error, so read the stores at most once in a few seconds.
+        Check at most once in a few seconds, because a failing disk repeats the error.
         """
         with self._once:
             now = self._clock.monotonic()
@@ -275,11 +275,11 @@ class StoreWatch:
     def keep(self) -> None:
         """End the process if a store's files were removed or replaced, because its writes would be lost.
 
-        First write the content of the files, which are still open, under the store's name or beside the new file. If
-        that fails, raise OSError; the process then continues, and the next call tries again.
+        First write the content of the open files under the store's name, or beside the new file. If that fails, raise
+        OSError; the process then continues, and the next call tries again.
         """
         lost = [path for path in self._paths if self._is_lost(path)]
-        saved = {path: _save(path, self._opened) for path in lost}  # all of them, before the process ends
+        saved = {path: _save(path, self._opened) for path in lost}  # save all stores before the process ends
         for path, error in saved.items():
             self._tell(path, error, "was removed")
         for error in saved.values():
@@ -290,14 +290,14 @@ class StoreWatch:
         for file in (path, path.with_name(f"{path.name}-wal")):
             found = _identity(file)
             if self._opened.setdefault(file, found) is None:
-                self._opened[file] = found  # the first write makes a log
+                self._opened[file] = found  # the first write makes the log
             lost |= found != self._opened[file]
         return lost
 
     def make_room(self) -> None:
         """Move the content of the stores' logs into the stores, and empty the logs, which may hold 4 MiB each.
 
-        If a store must grow for this, it can use the disk space that another store's log frees.
+        If a store must grow, it can use the space that the log of another store frees.
         """
         with self._once:
             now = self._clock.monotonic()
@@ -314,7 +314,7 @@ class StoreWatch:
         self._end(error)
 
     def _tell(self, path: Path, error: Corrupt, found: str) -> None:
-        with suppress(OSError):  # without the note, the next start reads the store only briefly
+        with suppress(OSError):  # without the note, the next start would read the store only briefly
             _note(path).write_text(f"{found}\n", encoding="utf-8")
         with suppress(OSError):
             self._report(error)
@@ -325,7 +325,7 @@ def _writing(path: Path) -> sqlite3.Connection:
 
 
 def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
-    """Write the open content of a store under its name, or beside the new file. Return the error to report.
+    """Write the content of an open store under the store's name, or beside the new file. Return the error to report.
 
     Raises OSError if there is no disk space; the caller tries again later.
     """
@@ -367,7 +367,7 @@ def _copy_all(opened: Mapping[Path, tuple[int, int]]) -> None:
 
 
 def _held(wanted: tuple[int, int]) -> int:
-    """Return this process's descriptor of a file, whatever the file's name is now. Raises LookupError."""
+    """Return the process's open descriptor of a file, even if the file was renamed or removed. Raises LookupError."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             found = os.fstat(int(name))
@@ -382,7 +382,7 @@ def _state(held: int) -> tuple[int, int]:
 
 
 def _copy(held: int, target: Path) -> None:
-    """Copy an open file without opening it again, because closing it would drop SQLite's locks."""
+    """Copy an open file without opening it again, because to close a second descriptor would drop SQLite's locks."""
     with target.open("wb") as file:
         while chunk := os.pread(held, 1 << 20, file.tell()):
             file.write(chunk)
@@ -399,10 +399,10 @@ def _identity(file: Path) -> tuple[int, int] | None:
 
 
 def judged(error: BaseException, where: str) -> BaseException:
-    """Check an error that may come from damage of the file `where`. Return the error for the caller.
+    """Check whether an error comes from damage of the file `where`. Return the error for the caller.
 
-    If the damage is real, end the process if it has a watch, else return Corrupt. Return any other error unchanged. If
-    the error says that the disk is full, first let the watch empty the stores' logs.
+    If the file is damaged, end the process if it has a watch, or else return Corrupt. Return any other error unchanged.
+    If the error says that the disk is full, first let the watch empty the stores' logs.
     """
     if _code(error) == sqlite3.SQLITE_FULL and StoreWatch.active is not None:
         StoreWatch.active.make_room()

@@ -1,12 +1,12 @@
-"""A thread that runs calls in batches, and a database that uses such a thread to commit once for a batch.
+"""A thread that runs calls in batches, and a database that uses such a thread to commit a batch once.
 
 A unit of work is a function of a connection. The writer thread takes all queued units, runs each in a savepoint inside
-one transaction, commits once, and then answers all callers. No caller gets an answer before its work is on disk, and a
-unit that fails is rolled back alone. Sixty-four concurrent units cost one sync instead of sixty-four.
+one transaction, commits once, and then answers all callers. No caller gets an answer before its work is on disk. If a
+unit fails, only that unit is rolled back. Sixty-four concurrent units cost one sync instead of sixty-four.
 
 A database is a SQLite file or a PostgreSQL database. A file has one writer: one connection on one thread. A server has
-many: each unit is its own transaction, and PostgreSQL may abort units that conflict, for example in a deadlock. Such
-units run again, so a unit must have no effect except its writes and its result.
+many writers. Each unit is a separate transaction, and PostgreSQL may abort units that conflict, for example in a
+deadlock. Such units are retried, so a unit must have no effect except its writes and its result.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ from turnkeeper.storage.server.url import SEARCHES, in_schema, noticing, parsed,
 T = TypeVar("T")
 LARGEST_BATCH = 512
 _migrate = schema_revision.migrate
-MOST_TRIES = 10  # the most tries of a unit on a server
-_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for conflicts after which a unit can be retried unchanged
+MOST_TRIES = 10  # the most attempts of a unit on a server
+_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for conflicts after which the same unit can be retried
 _READ_ONLY = "25006"  # PostgreSQL's code for a write on a read-only server
 CACHE_KB = 16_384  # KiB of pages; a process grows by up to this as its file grows. The system caches files, too.
 _FOR_WRITES = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"cache_size=-{CACHE_KB}")
 
 
 class Call:
-    """One call of a worker thread.
+    """One call for a worker thread.
 
     Attributes:
-        work: the work, in a form that the thread's `serve` can run.
+        work: the work in the form that the thread's `serve` accepts.
         loop: the event loop that awaits the answer; None if a thread waits for it.
         error: the exception that the work raised; None if it raised none.
     """
@@ -63,7 +63,7 @@ class Call:
         return not self._future.cancelled()
 
     def answer(self) -> None:
-        """Give the caller the result or the error. If the call has an event loop, run this on that loop."""
+        """Give the caller the result or the error. If the call has an event loop, call this method on that loop."""
         if self._future.done():
             return
         if self.error is None:
@@ -75,13 +75,13 @@ class Call:
 class WorkerThread:
     """A thread that passes calls to `serve` in batches, in the order of their arrival.
 
-    Each function in `others` adds a thread. With several threads, each free thread takes one call at a time.
+    Each function in `others` adds a thread that uses it to serve calls. Each of several threads takes one call at a
+    time.
 
-    `serve` sets the result or the error of each call of its batch. An error of the machine reaches the caller as
-    MachineTrouble.
+    `serve` sets the result or the error of each call of its batch. The caller gets a machine error as MachineTrouble.
 
     Attributes:
-        trouble: the machine fault of the last call that met one; empty again after a call succeeds.
+        trouble: the machine fault of the last call that had one; empty after the next call that succeeds.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class WorkerThread:
         self._largest = 1 if others else LARGEST_BATCH
         self._queue: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
         self._held: list[Call] = []
-        self._timer: asyncio.TimerHandle  # releases the calls that are held
+        self._timer: asyncio.TimerHandle  # releases the delayed calls
         self._open = True
         self._guard = threading.Lock()
         self._serves = [serve, *others]
@@ -132,7 +132,7 @@ class WorkerThread:
         return self.submit(work).result()
 
     def submit(self, work: Any) -> "Future[Any]":
-        """Queue `work` from any thread; return the future of its result."""
+        """Queue `work` from any thread. Return the future of its result."""
         answer: Future[Any] = Future()
         self._put(Call(work, answer))
         return answer
@@ -153,7 +153,7 @@ class WorkerThread:
             self._check_open()
             held, self._held = self._held, []
             self._queue.put([*held, call])
-            if held and held[0].loop is call.loop:  # another loop's timer may end: it finds no held calls
+            if held and held[0].loop is call.loop:  # a timer of another loop may end, and finds no delayed calls
                 self._timer.cancel()
 
     def _hold(self, call: Call, loop: asyncio.AbstractEventLoop, hold_s: float) -> None:
@@ -164,13 +164,13 @@ class WorkerThread:
                 self._timer = loop.call_later(hold_s, self._let_go, self._held)
 
     def flush(self) -> None:
-        """Queue the held calls without further delay."""
+        """Queue the delayed calls at once."""
         if held := self._held:
             self._let_go(held)
 
     def _let_go(self, held: list[Call]) -> None:
         with self._guard:
-            if self._held is held and self._open:  # otherwise they were queued with another call
+            if self._held is held and self._open:  # otherwise another call has queued them
                 self._held = []
                 self._queue.put(held)
 
@@ -192,7 +192,7 @@ class WorkerThread:
             _answer(batch)
 
     def _type_errors(self, batch: Sequence[Call]) -> None:
-        """Replace errors that mean damage of the file or a machine fault by errors of our own types."""
+        """Replace errors that mean a damaged file or a machine fault by our own error types."""
         for call in batch:
             error = None if call.error is None else judged(call.error, self._where)
             if error is None:
@@ -203,7 +203,7 @@ class WorkerThread:
             call.error = error
 
     def _next(self) -> tuple[list[Call], bool]:
-        """Wait for a call. Return the call with those queued behind it, and False if the thread must end."""
+        """Wait for a call. Return the call, the calls queued behind it, and False if the thread must end."""
         batch: list[Call] = []
         calls = self._queue.get()
         while calls is not None:
@@ -220,13 +220,13 @@ class WorkerThread:
 
 
 class InlineReader:
-    """A reader for quick lookups on the caller's thread, because switching threads costs more than most lookups.
+    """A reader for quick lookups on the caller's thread, because to switch threads costs more than most lookups.
 
     If a lookup fails there, the worker thread repeats it and reports the error.
     """
 
     def __init__(self, read: Callable[[Callable[[Any], Any]], Any], thread: WorkerThread) -> None:
-        """Take `read`, which runs work on a separate connection that waits for no lock."""
+        """Take `read`, which runs work on a separate connection that does not wait for locks."""
         self._read = read
         self._thread = thread
         self._guard = threading.Lock()
@@ -243,7 +243,7 @@ class InlineReader:
 
 
 def _answer(batch: Sequence[Call]) -> None:
-    """Answer a batch; wake each event loop once, however many callers wait on it."""
+    """Answer a batch. Wake each event loop once, even if several callers wait on it."""
     loops: dict[asyncio.AbstractEventLoop, list[Call]] = {}
     for call in batch:
         if call.loop is None:
@@ -264,7 +264,7 @@ def _answer_all(calls: Sequence[Call]) -> None:
 
 
 def _for_caller(error: BaseException) -> Exception:
-    """Return an error that a future can hold: not StopIteration, nor an error that would end the event loop."""
+    """Return an error that a future can hold. Replace StopIteration and errors that would end the event loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     wrapped = RuntimeError(f"{type(error).__name__}: {error}")
@@ -282,7 +282,7 @@ class Database:
     Attributes:
         path: the file; for a server's database its URL, without a password.
         dialect: `sqlite` or `postgresql`.
-        check: a function that each unit calls first; it may raise to refuse the unit.
+        check: each unit first calls this function, which may raise an error to refuse the unit.
     """
 
     check: Callable[[Connection], None] | None = None
@@ -303,15 +303,15 @@ class Database:
         Args:
             place: a PostgreSQL URL or a file. A missing file is created with mode 0600, unless `read_only`.
             migrations: the Alembic script location, as `package:folder`.
-            read_only: open without the right to write; if a file has an older schema, open a migrated copy of it.
+            read_only: open without permission to write; if a file has an older schema, open a migrated copy.
             inline: let :meth:`look` read a file on the caller's thread, with a separate connection.
-            connections: the most units that run at once on a server; one connection keeps their order.
-            upgrade: migrate the tables of an older version; if False, changes to an older file go into a copy. On a
-                server, only daemons migrate: other machines may run older programs that could not start again.
+            connections: the most units that run at once on a server; with one connection, units run in order.
+            upgrade: migrate the tables of an older version; if False, write changes to an older file into a copy. On a
+                server, only daemons migrate, because other machines may run older programs that could not start again.
 
         Raises:
-            Conflict: a newer version wrote the database, which stays unchanged. On a server also if its tables are
-                older and `upgrade` is False, or if a running machine could not use newer tables.
+            Conflict: a newer version wrote the database. The database stays unchanged. On a server, also if the tables
+                are older and `upgrade` is False, or if a running machine could not use newer tables.
             Corrupt: the file cannot be read as a store, or, with `read_only`, has no tables.
             InvalidInput: the URL is not a PostgreSQL URL, or the driver is not installed.
             MachineTrouble: the machine cannot read or write the file at the moment.
@@ -349,9 +349,10 @@ class Database:
         self._quick = InlineReader(partial(_read, near), self._thread) if near is not None else self._thread
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in the next transaction; return its result once on disk. An exception undoes this work alone.
+        """Run `work` in the next transaction. Return its result after the transaction is on disk.
 
-        If the caller is cancelled, work that has begun continues, and the caller does not learn whether it commits.
+        An exception rolls back only this work. If the caller is cancelled, work that has begun continues, and the
+        caller does not learn whether it commits.
         """
         return cast("T", await self._thread.run(self._checked(work)))
 
@@ -360,11 +361,11 @@ class Database:
         return cast("T", await self._thread.run(Query(self._checked(work))))
 
     async def look(self, work: Callable[[Connection], T]) -> T:
-        """Run a quick query on the committed state; it does not wait for running changes."""
+        """Run a quick query on the committed state without waiting for open transactions."""
         return await self.read(work) if self.is_shared else cast("T", await self._quick.run(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
-        """Queue `work` from any thread; the future completes once the work is on disk, or with its exception."""
+        """Queue `work` from any thread. The future gets its result once the work is on disk, or else its exception."""
         return self._thread.submit(self._checked(work))
 
     def _checked(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
@@ -391,7 +392,7 @@ class Database:
 
 @contextmanager
 def _transaction(connection: Connection, begin: str) -> Iterator[Any]:
-    """Run a transaction of the driver, which is cheaper than SQLAlchemy's, and yield the driver's connection."""
+    """Run a transaction through the driver, which costs less than SQLAlchemy. Yield the driver's connection."""
     driver: Any = connection.connection.dbapi_connection
     driver.execute(begin)
     try:
@@ -405,7 +406,7 @@ def _transaction(connection: Connection, begin: str) -> Iterator[Any]:
 
 
 def _read(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """Run a query on one state of the file."""
+    """Run a query on one consistent state of the file."""
     with _transaction(connection, "BEGIN"):
         return work(connection)
 
@@ -415,7 +416,7 @@ def _run_batch(connection: Connection, batch: Sequence[Call], *, begin: str) -> 
     driver: Any = None
     try:
         with _transaction(connection, begin) as driver:
-            if len(batch) == 1:  # its failure undoes no other unit
+            if len(batch) == 1:  # its failure rolls back no other unit
                 batch[0].result = batch[0].work(connection)
                 return
             for call in batch:
@@ -434,7 +435,7 @@ def _run_batch(connection: Connection, batch: Sequence[Call], *, begin: str) -> 
 
 
 def _run_each(connection: Connection, batch: Sequence[Call]) -> None:
-    """Run each unit in its own transaction, and retry it if PostgreSQL aborted it in favour of another."""
+    """Run each unit in a separate transaction. Retry a unit that PostgreSQL aborted in favour of another."""
     for call in batch:
         for _ in range(MOST_TRIES):
             call.error = _try_unit(connection, call)
@@ -443,7 +444,7 @@ def _run_each(connection: Connection, batch: Sequence[Call]) -> None:
 
 
 def _try_unit(connection: Connection, call: Call) -> Exception | None:
-    """Run a unit once; return its error. If the connection was lost, the unit may have committed."""
+    """Run a unit once; return its error. If the connection was lost, the unit may or may not have been committed."""
     driver: Any = None
     try:
         with connection.begin():
@@ -457,14 +458,14 @@ def _try_unit(connection: Connection, call: Call) -> Exception | None:
 
 
 def _leave_if_lost(connection: Connection, driver: Any, error: Exception) -> None:
-    """Drop the connection if an error says that it is gone or leads to a standby, so that the next unit reconnects."""
+    """Drop the connection if an error says that it is lost or leads to a standby. The next unit then reconnects."""
     own: Any = getattr(error, "orig", error)
     if getattr(own, "sqlstate", "") == _READ_ONLY or connection.dialect.is_disconnect(own, driver, None):
         connection.invalidate()
 
 
 def _undo_unit(driver: Any, error: Exception) -> None:
-    """Undo one unit. Raises its error, with its cause, if a full or failing disk undid the whole batch."""
+    """Roll back a unit. Raise its error if a full or failing disk rolled back the whole batch."""
     try:
         driver.execute("ROLLBACK TO unit")
     except Exception:  # noqa: BLE001  there is no savepoint any more
@@ -529,8 +530,8 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
 def _prepare_session(connection: Any, _record: object) -> None:
     """Make each row of a batch its own statement, and make a lookup by text with a NUL find nothing, as in SQLite.
 
-    `executemany` of psycopg sends all rows before it marks them as complete. Until then the server counts no idle time,
-    so a process that is suspended at that point would hold its locks until it resumes.
+    `executemany` of psycopg sends all rows and only then marks them as complete. Until then the server counts no idle
+    time. A process that is suspended at that point would hold its locks until it resumes.
     """
     from psycopg import Cursor  # noqa: PLC0415  only where a server is used
     from psycopg.types.string import StrDumper  # noqa: PLC0415
@@ -549,7 +550,7 @@ def _prepare_session(connection: Any, _record: object) -> None:
 
 
 def _open_file(path: Path, *, read_only: bool, timeout_s: float = 10.0) -> Engine:
-    """Open a file; its connections wait up to `timeout_s` for a lock."""
+    """Open a file whose connections wait up to `timeout_s` for a lock."""
     mode, begin, pragmas = ("ro", "BEGIN", ["query_only=ON"]) if read_only else ("rw", "BEGIN IMMEDIATE", _FOR_WRITES)
     if not read_only:
         path.touch(mode=0o600, exist_ok=True)

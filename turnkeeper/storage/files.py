@@ -1,6 +1,7 @@
-"""The port for our own files. The order of these few operations makes a protocol durable.
+"""The interface for all access to our own files. The order of these operations makes each protocol durable.
 
-A simulation passes one that loses unsynced bytes and names at a crash; a test passes one that fails or counts.
+A simulation passes an implementation that loses unsynced bytes and names at a crash. Tests pass one that fails or
+counts.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ T = TypeVar("T")
 _PROBE = b"\0" * (64 << 10)
 
 
-Place = Path | str  # constructing a Path costs more than many file operations
+Place = Path | str  # to construct a Path costs more than many file operations
 
 
 class Files(Protocol):
@@ -33,16 +34,16 @@ class Files(Protocol):
         """Create the files as :meth:`write_synced` does. Return each file's error; a failed write leaves no file."""
 
     def link(self, source: Place, target: Place) -> None:
-        """Give `source` the second name `target`. Raises FileExistsError rather than overwrite."""
+        """Give `source` the second name `target`. Raise FileExistsError if `target` exists."""
 
     def rename(self, source: Place, target: Place) -> None:
         """Move a name. Overwrites `target`."""
 
     def unlink(self, path: Place) -> None:
-        """Remove a name. A missing name is ignored."""
+        """Remove a name. Ignore a missing name."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Sync the folder's names to disk."""
+        """Sync the names in a folder to disk."""
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted."""
@@ -51,7 +52,7 @@ class Files(Protocol):
         """Return a plain file's bytes.
 
         Raises FileNotFoundError; Corrupt for a link, a folder or too large a file; MachineTrouble if the machine has no
-        free descriptor or its disk fails; the file may be sound.
+        free descriptor or its disk fails, although the file may be valid.
         """
 
 
@@ -59,7 +60,7 @@ class SystemFiles:
     """The machine's file system."""
 
     def write_synced(self, path: Place, data: bytes) -> None:
-        """Create `path` with `data` and sync it. On failure leave no partial file."""
+        """Create `path` with `data` and sync it. Leave no partial file after a failure."""
         try:
             create(path, data, sync=True)
         except OSError as error:
@@ -70,7 +71,6 @@ class SystemFiles:
         return [attempt(path, self.write_synced, path, data) for path, data in items]
 
     def link(self, source: Place, target: Place) -> None:
-        """Give `source` the second name `target`."""
         try:
             os.link(source, target)
         except OSError as error:
@@ -121,7 +121,7 @@ def _unlink(path: Place) -> None:
 
 
 def create(path: Place, data: bytes, *, sync: bool) -> None:
-    """Create `path`, mode 0600, with `data`. On failure leave no partial file. Raises OSError."""
+    """Create `path`, mode 0600, with `data`. Leave no partial file after a failure. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         written = 0
@@ -137,7 +137,7 @@ def create(path: Place, data: bytes, *, sync: bool) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a new file, mode 0600. Raises Conflict if a file of that name exists, or InvalidInput."""
+    """Write a new file, mode 0600. Raises Conflict if a file of that name exists, and InvalidInput."""
     try:
         create(path, data, sync=False)
     except FileExistsError as error:
@@ -147,7 +147,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace_whole(path: Path, data: bytes) -> None:
-    """Replace a file: write a temporary file, sync it, then rename it over the old one. Raises Exhausted."""
+    """Replace a file: write and sync a temporary file, then rename it to the file's name. Raises Exhausted."""
     fresh = path.with_name(f".{path.name}.tmp")
     with machine_errors(path):
         fresh.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ def append_synced(path: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def machine_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into Exhausted, except FileExistsError and FileNotFoundError.
+    """Turn an OSError inside the block into Exhausted. Let FileExistsError and FileNotFoundError pass.
 
     A fault of the machine becomes MachineTrouble, a kind of Exhausted.
     """
@@ -183,12 +183,12 @@ def machine_errors(path: Path) -> Iterator[None]:
 
 
 def attempt(path: Place, work: Callable[..., None], *arguments: Any) -> errors.TurnkeeperError | None:
-    """Do work on a file. Return the error to report to the caller, or None if there is none."""
+    """Do work on a file without raising. Return the error for the caller, or None if there is none."""
     try:
         work(*arguments)
     except errors.Exhausted as error:
         return error
-    except (FileExistsError, FileNotFoundError) as error:  # the name is taken, or the temporary file was removed
+    except (FileExistsError, FileNotFoundError) as error:  # the name is in use, or the temporary file was removed
         return errors.Exhausted(f"was not written: {error.strerror}", where=str(path), hint="try again")
     except OSError as error:
         return no_room(error, path)
@@ -203,11 +203,11 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def why_unwritable(folder: Path) -> errors.MachineTrouble | None:
-    """Return why a folder cannot be written. None if the folder can be written. The test leaves no file behind."""
+    """Return why a folder cannot be written. None if the folder can be written. The check leaves no file behind."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        # A file system without unnamed files fails with another error: check at least the permission.
+        # If a file system has no unnamed files, another error occurs. Then check at least the permission.
         denied = None if os.access(folder, os.W_OK | os.X_OK) else OSError(errno.EACCES, os.strerror(errno.EACCES))
         return errors.machine_trouble(
             denied if denied and error.errno != errno.EROFS else error, str(folder), ours=True
@@ -226,13 +226,13 @@ def _typed(error: OSError, path: Place) -> Exception:
 
 
 def no_room(error: OSError, path: Place) -> errors.Exhausted:
-    """Return the error for the caller if neither the caller nor the file is at fault."""
+    """Return the error for the caller if the machine is at fault, and neither the caller nor the file."""
     trouble = errors.machine_trouble(error, str(path), ours=True)
     return trouble or errors.MachineTrouble(f"cannot be written: {error.strerror}", where=str(path), hint="try again")
 
 
 class Entries(Generic[T]):
-    """Entries by name in a file of `state/`, which commands replace whole, one command at a time."""
+    """Named entries in a file of `state/`. One command at a time changes the entries, and replaces the whole file."""
 
     def __init__(self, name: str, noun: str, command: str, form: Any) -> None:
         """Keep the entries in `NAME.json`, in a pydantic form. Errors call an entry `noun`, and name the command."""
@@ -250,7 +250,6 @@ class Entries(Generic[T]):
         return found
 
     def one(self, home: Home, name: str) -> T:
-        """Return an entry. Raises NotFound."""
         known = self.read(home)
         if name not in known:
             raise errors.NotFound(f"no {self._noun} has this name", where=name, hint=errors.misspelt(name, known))
@@ -265,14 +264,13 @@ class Entries(Generic[T]):
             known[name] = entry
 
     def remove(self, home: Home, name: str) -> None:
-        """Remove an entry. Raises NotFound."""
         with self._changing(home) as known:
             self.one(home, name)
             del known[name]
 
     @contextlib.contextmanager
     def _changing(self, home: Home) -> Iterator[dict[str, T]]:
-        """Yield the entries, while no other command changes them; write them at the end of the block."""
+        """Yield the entries while no other command changes them. Write the entries at the end of the block."""
         lock = os.open(home.run / f"{self._name}-entries.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,11 +1,12 @@
-"""The identity of a home's stores: no daemon starts on a missing, empty, foreign or restored store.
+"""The identity of a home's stores. No daemon starts on a missing, empty or foreign store, or on an older copy.
 
-Each store has its own number in the header of its file, and a count of its process's starts. The home keeps both in
-`state/store-made-<name>`. The signed heads of a store's records show how far the store must reach. After a kill, a
-damaged frame of the store's log shows that the commits behind the frame are lost; the event log names some of them.
+Each store has a random number in the header of its file, and a count of how often its process started. The home keeps
+both in `state/store-made-<name>`. The signed heads of a store's records show how many records the store must contain.
+After a kill, a damaged frame of the store's log shows that the commits behind the frame are lost. The event log names
+some of them.
 
-Stores of an earlier version have no number until the first start draws one. Before that, rows of the other stores show
-that a store was used.
+A store of an earlier version has no number until its process starts for the first time. Before that, rows in the other
+stores show that the store was used.
 """
 
 import json
@@ -31,22 +32,22 @@ from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.keys import AUDIT, KeyFile
 from turnkeeper.storage.locking import is_held
 
-LOST = "lost"  # the kind of the record for a store whose loss the author accepted
+LOST = "lost"  # the kind of the record for a store that the author accepted despite a loss
 _LOST_OPTION = "turnkeeper restore --lost"
-_LARGEST_TAIL = 1 << 20  # bytes at the end of a file of signed heads or of events that are searched
+_LARGEST_TAIL = 1 << 20  # bytes at the end of a file of signed heads or of events that are read
 _WAIT_S = 10.0
 _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """One of a home's stores.
+    """A kind of store in a home.
 
     Attributes:
         holds: the data that is lost with the store.
-        process: the process whose records the store has; empty if it has none.
+        process: the process whose records the store contains; empty if it contains none.
         traces: other stores, each with a query that finds a row if this store was used.
-        told: an event written after a commit, its field with an id, and a query that finds the id.
+        told: an event written after a commit, the field of the event that has an id, and a query that finds the id.
     """
 
     holds: str
@@ -86,13 +87,13 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """A home's knowledge of a store.
+    """The facts that a home knows about a store.
 
     Attributes:
         number: the store's own number; 0 while unknown.
-        starts: how many times a process began to use the store.
-        heads_from: the offset in the file of signed heads from which they apply to the store.
-        lost: the record for the next start, which accepts the store with its loss; None if there is none.
+        starts: the number of times that a process began to use the store.
+        heads_from: the offset in the file of signed heads behind which the heads apply to the store.
+        lost: the record that the next start writes when it accepts the store with its loss; None if there is none.
     """
 
     number: int = 0
@@ -102,7 +103,7 @@ class _Made:
 
 
 def faults(home: Home) -> Iterator[Corrupt]:
-    """Yield an error for each store that prevents a start of the daemons on the home's files. Change nothing."""
+    """Yield an error for each store of the home that prevents the start of the daemons. Change nothing."""
     for name, kind in _KINDS.items():
         fault = fault_of(home, home.run.parent / name, is_open=is_held(home, kind.owner))
         if fault and not is_held(home, kind.owner):
@@ -110,14 +111,14 @@ def faults(home: Home) -> Iterator[Corrupt]:
 
 
 def require(home: Home, *paths: Path) -> None:
-    """Raise Corrupt if a store is not the one that the home used last."""
+    """Raise Corrupt if a store is not the store that the home used last."""
     for path in paths:
         if fault := fault_of(home, path):
             raise fault
 
 
 def numbers(home: Home) -> frozenset[int]:
-    """Return the numbers of a home's stores, which a copy of the home shares. Skip unreadable stores."""
+    """Return the numbers of a home's stores. A copy of the home has the same numbers. Skip unreadable stores."""
     found = set()
     for name in _KINDS:
         with suppress(Corrupt, MachineTrouble):
@@ -126,10 +127,10 @@ def numbers(home: Home) -> frozenset[int]:
 
 
 def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None:
-    """Return the error for a store that is missing, empty, incomplete or another home's. None if the store is sound.
+    """Return the error for a store that is missing, empty, incomplete, or from another home.
 
-    Do not check the file for damage; check its log, unless a process has the store open. Raises Corrupt if the home's
-    note about the store cannot be read.
+    Return None if the store is valid. Do not check the file for damage. Check the log of the store unless a process has
+    the store open. Raises Corrupt if the home's note about the store cannot be read.
     """
     made, kind = _read(home, path), _KINDS[path.name]
     if made.lost is not None:
@@ -153,7 +154,7 @@ def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None
 
 
 def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
-    """Return how a store differs from the home's knowledge of it. Empty if they agree."""
+    """Return the difference between a store and the facts that the home knows about it. Empty if they agree."""
     (number,), (starts,) = (store.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
     if made.number and number != made.number:
         return "is not the store of this home"
@@ -186,7 +187,7 @@ def _lost_commits(home: Home, path: Path, store: sqlite3.Connection) -> str:
 
 
 def _has_traces(home: Home, kind: _Kind) -> bool:
-    """Return True if a row of another store shows that a store of this kind was used."""
+    """Return True if a row in another store shows that a store of this kind was used."""
     for sibling, query in kind.traces:
         path = home.run.parent / sibling
         with suppress(sqlite3.Error), ExitStack() as opened:
@@ -207,7 +208,7 @@ def _last_head(path: Path, process: str, start: int) -> Fact | None:
 
 
 def _lines(path: Path, start: int) -> list[dict[str, Any]]:
-    """Return the last objects of a JSON-lines file after an offset."""
+    """Return the last objects in a file of JSON lines after an offset."""
     with path.open("rb") as file:
         end = file.seek(0, 2)
         file.seek(max(start, end - _LARGEST_TAIL) if start <= end else end)
@@ -228,9 +229,9 @@ async def take(
     entropy: Entropy,
     starts: bool,
 ) -> None:
-    """Record that a process uses the stores that it opened, and number new stores. With `starts`, count a start.
+    """Record that a process uses the stores that it opened. Number new stores. With `starts`, count a start.
 
-    If the author accepted a loss, use `run` to record the loss in `chain`, in a transaction of the chain's store.
+    If the author accepted a loss, record the loss in `chain` through `run`, in a transaction of the chain's store.
     """
     for path in paths:
         made = _read(home, path)
@@ -253,10 +254,10 @@ def _number(home: Home, path: Path, made: _Made, drawn: int, *, starts: bool) ->
 
 
 def accept(home: Home, name: str) -> str:
-    """Let the next start use a store despite its fault, or a new store if it is missing. Return the fault.
+    """Let the next start use a store despite its fault, or a new store if the store is missing. Return the fault.
 
-    Keep a copy of the store's log beside it. The caller holds the locks of the processes. Raises InvalidInput, Corrupt,
-    or Conflict if nothing is wrong with the store.
+    Keep a copy of the store's log beside the store. The caller holds the locks of both processes. Raises InvalidInput,
+    Corrupt, or Conflict if nothing is wrong with the store.
     """
     if name not in _KINDS:
         raise InvalidInput(f"the home has no store {name[:80]!r}", where="--lost", hint=meant(name, _KINDS))

@@ -1,8 +1,8 @@
-"""The home's own keys: one file for each purpose in `keys/`, outside `channels/` and readable by its owner alone.
+"""The home's keys. `keys/` has one file for each purpose, which only the owner can read, outside `channels/`.
 
-A file holds the key in use first, and then retired keys that are still needed. The file is replaced whole under a lock,
-so a reader sees the old or the new state. A second file in `state/` records that the key was made. If that file exists
-without the key, the key was lost, and no new key is made silently.
+A file contains the key in use, and then the retired keys that are still needed. Under a lock, a command replaces the
+whole file, so a reader sees either the old or the new keys. A second file in `state/` records that a key was made. If
+that file exists without the key, the key was lost. No program then makes a new key silently.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ ENVELOPES, CALLS, AUDIT = "envelopes", "calls", "audit"
 PURPOSES = (ENVELOPES, CALLS, AUDIT)
 VERSION = 1
 SECRET_DIGITS = 64  # hexadecimal: 256 bits
-GRACE_S = 60.0  # longer than a process needs to put an envelope with a key that it read before a rotation
+GRACE_S = 60.0  # longer than the time between the read of a key and the put of an envelope that is sealed with it
 _ID_DIGITS = 12
 _LARGEST_BYTES = 1 << 16
 _LOST = "restore it from a backup, or make another: turnkeeper keys rotate {} --lost"
@@ -48,7 +48,6 @@ class Key:
     retired_at: str = ""
 
     def __repr__(self) -> str:
-        """Return the parts that may be logged."""
         return f"Key({self.id})"
 
 
@@ -66,9 +65,9 @@ class KeyFile:
         self._by_id: dict[str, Key] = {}
 
     def read(self) -> tuple[Key, ...]:
-        """Return the keys, the one in use first. Empty if none was ever made.
+        """Return the keys, with the key in use first. Return no keys if none was ever made.
 
-        If the file disappears while the process runs, return the keys that were read before.
+        If the file disappears while the process runs, return the keys that were read earlier.
 
         Raises:
             Corrupt: the file is lost, cannot be read, or can be read by other users.
@@ -86,12 +85,11 @@ class KeyFile:
         return self._keys
 
     def get(self, key_id: str) -> Key | None:
-        """Return a key by its id. Raises Corrupt."""
         self.read()
         return self._by_id.get(key_id)
 
     def create(self, at: datetime, entropy: Entropy, before: Callable[[Key], None]) -> bool:
-        """Make the first key, once; return True if this call made it. Raises Corrupt, Exhausted.
+        """Make the first key, once. Return True if this call made it. Raises Corrupt, Exhausted.
 
         `before` is called with the key before any process can use it. After a crash in `before`, the next start calls
         it again with the same key.
@@ -111,7 +109,7 @@ class KeyFile:
         return fresh
 
     def rotate(self, at: datetime, entropy: Entropy, *, lost: bool = False) -> Key:
-        """Put a new key into use and retire the old key; return the new key.
+        """Put a new key into use and retire the old key. Return the new key.
 
         Raises:
             Conflict: no key was made yet, or `lost` is given and the key exists.
@@ -132,9 +130,9 @@ class KeyFile:
         return fresh
 
     def drop_retired(self, at: datetime) -> list[Key]:
-        """Remove the keys that were retired a minute ago or earlier; return them. Do nothing if the file is locked.
+        """Remove the keys that were retired at least a minute ago. Return them. Do nothing if the file is locked.
 
-        Call this only if no envelope sealed with such a key is left.
+        Call this only if no envelope is left that one of these keys sealed.
         """
         with contextlib.suppress(BlockingIOError), self.locked(wait=False):
             latest = at - timedelta(seconds=GRACE_S)
@@ -147,7 +145,7 @@ class KeyFile:
 
     @contextlib.contextmanager
     def locked(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-        """Hold the lock for changing the keys; with `shared`, only prevent changes. Raises BlockingIOError."""
+        """Hold the lock for changing the keys. With `shared`, only prevent changes. Raises BlockingIOError."""
         make_private(self._folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with machine_errors(self._folder):
@@ -182,7 +180,7 @@ class KeyFile:
 
 
 def permission_faults(home: Home) -> Iterator[tuple[Path, int]]:
-    """Yield each path in `keys/` that other users may read or write, with the permission bits that it should have."""
+    """Yield each path in `keys/` that other users can read or write, with the correct permission bits."""
     inside = sorted(home.keys.iterdir()) if home.keys.is_dir() else []
     for path in (home.keys, *inside) if inside else ():
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:

@@ -1,7 +1,7 @@
 """Locks held by flock while a process runs: one holder for each process name and home, one reader for each inbox.
 
-Lock files are never unlinked, because a process that opens the name again would lock another file. The descriptors
-are close-on-exec, so that a child never keeps a lock.
+Lock files are never unlinked, because a process that opens the name later would lock a different file. The descriptors
+are close-on-exec, so that a child process never holds a lock.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ _TRIES = 10
 _TRIES_WHILE_ASKED = 1000
 _PAUSE_S = 0.01
 _READER = ".reader"
-_LONGEST = 200  # bytes of the line that names the reader
+_LONGEST = 200  # length in bytes of the line that names the reader
 STARTING = "it is being started; repeat the command in a few seconds, or see: turnkeeper status"
 
 
 class ProcessLock:
-    """The right to be `process` on this home, held until closed or until the process dies.
+    """The right to be `process` on this home. It lasts until the lock is closed or the process dies.
 
     Attributes:
         after: the pid of the previous holder, if that process ended without releasing the lock; else None.
@@ -43,16 +43,16 @@ class ProcessLock:
         """Take the lock and write the pid file. Raises Conflict if another process holds it."""
         self._descriptor = self._take()
         self.after = _read_pid(self._pid_path)
-        with contextlib.suppress(OSError):  # the lock does not need the file, and `holder_pid` also asks the kernel
+        with contextlib.suppress(OSError):  # the lock works without the pid file, and `holder_pid` also asks the kernel
             self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
         return self
 
     def keep(self) -> list[str]:
-        """Restore the lock's files if they were removed or changed: the folder and its mode, the lock, the pid file.
+        """Restore the lock's files if they were removed or changed: the folder with its mode, the lock, the pid file.
 
         Return a description of each repair. Raises:
             Conflict: another process took the lock after its file was removed; this process must end.
-            OSError: the files cannot be restored now.
+            OSError: the files cannot be restored at the moment.
         """
         repaired = _keep_private(self._lock_path.parent)
         if self._descriptor is not None and not _is_file_of(self._lock_path, self._descriptor):
@@ -110,7 +110,7 @@ def _is_file_of(path: Path, descriptor: int) -> bool:
 
 
 def _holder_by_kernel(path: Path) -> int | None:
-    """Return the pid of a lock's holder from the kernel's table. None if the table has none or cannot be read."""
+    """Return the pid of a lock's holder from the kernel's table. Return None if it has none or is unreadable."""
     with contextlib.suppress(OSError):
         inode = path.stat().st_ino
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
@@ -123,7 +123,7 @@ def _holder_by_kernel(path: Path) -> int | None:
 def _taken(descriptor: int) -> bool:
     """Take the lock and return True; return False if another process holds it.
 
-    A process that checks a lock shares it for a moment, which can be long on a busy machine. Wait longer for a check to
+    A process that checks a lock shares it briefly; on a busy machine this can take longer. Wait longer for a check to
     end than for a holder to release the lock.
     """
     clock, refused, asked = SystemClock(), 0, 0
@@ -148,13 +148,13 @@ def _locks(descriptor: int, kind: int) -> bool:
 
 
 def is_held(home: Home, process: str) -> bool:
-    """Return True if a running process holds the lock. Asks the kernel, not the pid file."""
+    """Return True if a running process holds the lock. Ask the kernel; do not read the pid file."""
     return _is_locked(home.lock(process))
 
 
 def way_to(home: Home, process: str) -> str:
-    """Return advice for a daemon that cannot be called: ask on another machine, wait, or start it by hand."""
-    settings = import_module("turnkeeper.config.settings")  # slow to import
+    """Return advice for a daemon that cannot be reached: ask on another machine, wait, or start it manually."""
+    settings = import_module("turnkeeper.config.settings")  # this import is slow
     with contextlib.suppress(InvalidInput):
         if process not in settings.load_settings(home).daemons:
             return "[node] roles leaves it out on this machine; ask on another: turnkeeper status lists them"
@@ -162,7 +162,7 @@ def way_to(home: Home, process: str) -> str:
 
 
 def is_starting(home: Home, process: str) -> bool:
-    """Return True if a daemon that does not answer yet runs already, or its supervisor starts it."""
+    """Return True if a daemon that does not answer yet is running, or if its supervisor starts it."""
     has_stopped_trying = (home.run.parent / f"{process}-crashloop-suspected").exists()
     return is_held(home, process) or (is_held(home, "supervisor") and not has_stopped_trying)
 
@@ -179,7 +179,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def holder_pid(home: Home, process: str) -> int | None:
-    """Return the pid of the lock's holder. None if no process holds it."""
+    """Return the pid of the lock's holder. Return None if no process holds it."""
     if not is_held(home, process):
         return None
     pid = _read_pid(home.pid(process))
@@ -202,9 +202,9 @@ def _pid_in(path: Path) -> int | None:
 
 
 class ReaderLock:
-    """The right to claim from one agent's folder, held until closed or until the process dies.
+    """The right to claim from one agent's folder. It lasts until the lock is closed or the process dies.
 
-    Any number of processes may put. A second claimer would adopt and hand out envelopes that the first is working on.
+    Any number of processes may put. A second claimer would adopt and hand out the envelopes that the first one handles.
     """
 
     def __init__(self, folder: Path, reader: str) -> None:
@@ -213,7 +213,7 @@ class ReaderLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock. Raises Conflict at once, naming the holder, if another process has it."""
+        """Take the lock. Raises Conflict at once, and names the holder, if another process holds it."""
         self._descriptor = self._take()
         return self
 
@@ -221,8 +221,8 @@ class ReaderLock:
         """Restore the lock's file if it was removed. Return a description of the repair.
 
         Raises:
-            Conflict: another process has become the reader, or the home was moved; this process must claim no more.
-            OSError: the file cannot be restored now.
+            Conflict: another process has become the reader, or the home was moved. This process must not claim again.
+            OSError: the file cannot be restored at the moment.
         """
         path = self._folder / _READER
         try:
@@ -247,7 +247,7 @@ class ReaderLock:
             raise Conflict(
                 what, where=str(self._folder), hint="an inbox can have only one reader; stop the other one first"
             ) from error
-        with contextlib.suppress(OSError):  # the lock holds without the name, for example on a full disk
+        with contextlib.suppress(OSError):  # the lock works without the text, which a full disk can prevent
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{self._reader}, pid {os.getpid()}\n".encode(), 0)
         return descriptor
@@ -260,7 +260,7 @@ class ReaderLock:
 
 
 def reader_of(folder: Path) -> str:
-    """Return the reader of an agent's folder, or "" if there is none. Asks the kernel, not the file."""
+    """Return the reader of an agent's folder, or "" if there is none. Ask the kernel; do not read the file."""
     path = folder / _READER
     if not _is_locked(path):
         return ""
@@ -268,7 +268,7 @@ def reader_of(folder: Path) -> str:
 
 
 def identity_of(path: Path) -> tuple[int, int]:
-    """Return the device and the inode of a file; zeros if there is none."""
+    """Return the device and the inode of a file, or zeros if the file is missing."""
     try:
         found = path.lstat()
     except OSError:

@@ -1,7 +1,7 @@
-"""The processes that share one database, and the time of the database's clock when each was last seen.
+"""The processes that share a database, each with the time by the database's clock at which it was last seen.
 
-A process updates its row every two seconds. A process without an update for ten seconds counts as gone. Only the status
-depends on that, because every claim and every lease expires by itself.
+A process updates its row every two seconds. A process that has not updated its row for ten seconds counts as gone. Only
+the status depends on this rule, because every claim and every lease expires by itself.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ GONE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 86_400.0
 ALERT_AFTER_S = 60.0  # silence of a whole machine before an alert; the alerting process must have beaten for as long
 ALERTED = (1 << 63) - 1
-AGENTS = "agents"  # the fact that lists the agents of a runtime
-UNUSABLE = "cannot be used: "  # prefix of a fact about a category that its machine cannot read
+AGENTS = "agents"  # the fact with the agents that a runtime hosts
+UNUSABLE = "cannot be used: "  # prefix of the fact about a category that a machine cannot read
 CLAIM_S = 15.0
 _NOW = Statement(sa.select(now_us()))
 _SAID = ("node_id", "name", "role", "host", "version", "draining", "owner", "alerted_us")
@@ -58,7 +58,7 @@ class Node(NamedTuple):
         silent_s: seconds since it was last seen.
         owner: the id under which it owns threads; empty if it owns none.
         facts: digests of its configuration and code, by subject.
-        alerted_us: when a node began to alert the author to its silence; `ALERTED` after the alert.
+        alerted_us: when another node began to alert the author to the silence of this one; `ALERTED` after the alert.
     """
 
     node_id: str
@@ -81,11 +81,11 @@ class Node(NamedTuple):
 
 
 def table_of(metadata: sa.MetaData) -> Table:
-    """Return the table of processes, which belongs to the runner's store."""
+    """Return the table of processes, which is part of the runner's store."""
     return Table(
         "nodes",
         metadata,
-        sa.Column("node_id", TEXT, primary_key=True),  # one run of a process
+        sa.Column("node_id", TEXT, primary_key=True),  # the id of one run of a process
         sa.Column("name", TEXT, nullable=False),
         sa.Column("role", TEXT, nullable=False),
         sa.Column("host", TEXT, nullable=False),
@@ -96,12 +96,12 @@ def table_of(metadata: sa.MetaData) -> Table:
         sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("owner", TEXT, nullable=False, server_default=""),
         sa.Column("facts_json", TEXT, nullable=False, server_default="{}"),
-        sa.Column("alerted_us", sa.BigInteger, nullable=False, server_default="0"),  # as in `Node`
+        sa.Column("alerted_us", sa.BigInteger, nullable=False, server_default="0"),  # the same as in `Node`
     )
 
 
 def digest(value: object) -> str:
-    """Return a short digest of a JSON value. Machines compare digests to find out whether their values are equal.
+    """Return a short digest of a JSON value. Machines compare digests to find differences between their values.
 
     >>> digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}), len(digest(""))
     (True, 12)
@@ -120,18 +120,17 @@ class Nodes:
         self._all = Statement(sa.select(table).order_by(table.c.role, table.c.name, table.c.node_id))
 
     def beat(self, connection: Connection, node: dict[str, Any]) -> int:
-        """Write that a process is running. Return the database's time."""
+        """Record that a process is running. Return the database's time."""
         at = int(_NOW.value(connection))
         self._beat.run(connection, **({"started_us": at} | node), beat_us=at)
         self._forget.run(connection, before=at - int(FORGOTTEN_AFTER_S * 1e6))
         return at
 
     def leave(self, connection: Connection, node_id: str) -> None:
-        """Write that a process has shut down."""
         self._leave.run(connection, node_id=node_id)
 
     def listed(self, connection: Connection) -> list[Node]:
-        """Return all processes that were seen within a day, ordered by role and name."""
+        """Return all processes that were seen within the last day, ordered by role and name."""
         at = int(_NOW.value(connection))
         return [
             Node(
@@ -148,7 +147,7 @@ class Nodes:
     def gone(self, connection: Connection) -> list[Node]:
         """Return the newest process of each machine whose silence this process must report to the author.
 
-        If a process does not confirm an alert within a minute, another process takes it over.
+        If a process does not confirm an alert within a minute, another process takes over the alert.
         """
         if not alone(connection, "gone"):
             return []
@@ -158,12 +157,12 @@ class Nodes:
         return found
 
     def alerted(self, connection: Connection, node: Node, at_us: int = ALERTED) -> None:
-        """Write that the author was alerted to a machine's silence, or when a process began the alert."""
+        """Record that the author was alerted to a machine's silence, or when a process began the alert."""
         self._alerted.run(connection, of=node.node_id, alerted_us=at_us)
 
 
 def silent(found: Sequence[Node], at_us: int) -> list[Node]:
-    """Return the newest process of each machine that has long been silent and that no process has reported."""
+    """Return the newest process of each machine that has been silent for long and was not yet reported."""
     newest: dict[tuple[str, str], Node] = {}
     for node in sorted(found, key=lambda node: node.beat_at):
         newest[node.name, node.host] = node
@@ -181,7 +180,7 @@ def nodes_of(schema: str | None = SCHEMA) -> Nodes:
 
 
 def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> frozenset[str]:
-    """Return the digests of categories and graphs that other machines have and this one lacks.
+    """Return the digests of categories and graphs that other machines have and this machine lacks.
 
     >>> lacking({"category a": "1", "config x": "2"}, [{"category a": "3", "config x": "4"}, {"category a": "1"}])
     frozenset({'3'})
@@ -191,15 +190,15 @@ def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> fr
 
 
 def can_begin(facts: Mapping[str, str], needed: Iterable[str], agent: str) -> bool:
-    """Return True if a runtime with these facts has everything that a fire needs, and hosts its agent."""
+    """Return True if a runtime with these facts hosts the agent of a fire and has everything that the fire needs."""
     has_all = not any(facts.get(what, UNUSABLE).startswith(UNUSABLE) for what in needed)
     return has_all and agent in facts.get(AGENTS, agent).split()
 
 
 def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
-    """Return a check that raises Conflict if the database was restored while this process ran or was suspended.
+    """Return a check that raises Conflict if the database was restored to an earlier time since this process started.
 
-    The check reads the database every `BEAT_S`, so a process that was suspended for longer reads it before other work.
+    The check reads the database every `BEAT_S`. A process that was suspended for longer reads it before other work.
     """
     known, looked = "", clock.monotonic() - BEAT_S
 
@@ -222,10 +221,10 @@ class Beat:
     Attributes:
         facts: returns the digests of the process's configuration and code; called at each beat.
         owner: returns the id under which the process owns threads; called at each beat.
-        on_gone: alerts the author to a machine that is gone, given its newest process.
+        on_gone: alerts the author to a machine that is gone; called with the newest process of that machine.
         on_seen: called at each beat with all processes, and the time.
-        lacking: digests that other processes of its role had at the last beat and this process lacks.
-        others: facts, at the last beat, of the other processes of its role that are not draining.
+        lacking: digests that other processes of the same role had at the last beat and this process lacks.
+        others: the facts of the other processes of the same role that were not draining at the last beat.
     """
 
     def __init__(
@@ -250,9 +249,9 @@ class Beat:
             await self._clock.sleep(BEAT_S)
 
     async def look(self) -> None:
-        """Alert the author to machines that are gone, unless another process does.
+        """Alert the author to machines that are gone, unless another process does this.
 
-        Skip this if this process was silent itself, or if the server's clock was set.
+        Do nothing if this process was silent itself, or if the server's clock was changed.
         """
         if self._clock.monotonic() - self._steady_since < ALERT_AFTER_S:
             return
@@ -285,7 +284,7 @@ class Beat:
         return not any(node.lives for node in self._others_of(await self._transact(self._nodes.listed)))
 
     async def last_other(self) -> datetime | None:
-        """Return when another process of this role was last seen. None if one is running or none is known."""
+        """Return when another process of this role was last seen. Return None if one is running or none is known."""
         found = self._others_of(await self._transact(self._nodes.listed))
         return None if any(node.lives for node in found) else max((node.beat_at for node in found), default=None)
 
@@ -294,7 +293,6 @@ class Beat:
         return [node for node in found if node.role == role and node.node_id != own]
 
     async def drain(self) -> None:
-        """Write that this process begins no more work."""
         self._node["draining"] = True
         await self.once()
 
@@ -313,24 +311,24 @@ def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
 
 
 def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
-    """Mark the fault as over in unsent alerts about machines that are back."""
+    """In unsent alerts about machines that are back, record that the fault is over."""
     back = {digest([node.name, node.host]) for node in found if node.lives}
     for path in home.run.parent.glob("escalate-failed-*-nodes"):
-        with suppress(FileNotFoundError, ValueError):  # the alert was sent just now, or the file is not an alert
+        with suppress(FileNotFoundError, ValueError):  # the alert was just sent, or the file is not an alert
             says = json.loads(path.read_bytes())
             if path.name.split("-")[-2] in back and not says.get("over_at"):
                 replace_whole(path, json.dumps(says | {"over_at": rfc3339(at)}, sort_keys=True).encode())
 
 
 class Claim:
-    """A claim on a task that one home performs for all homes of a shared database; renewed every few seconds.
+    """The right to do a task that one home does for all homes of a shared database. Renewed every few seconds.
 
     Attributes:
         holder: the home that held the claim when it was last read.
     """
 
     def __init__(self, database: Database, name: str, home: Home, node: NodeSettings) -> None:
-        """Claim `name` for a home. The same home can take the claim again at once, even after it was killed."""
+        """Claim `name` for a home. The same home can renew the claim at once, even after its process was killed."""
         self._database, self._name = database, name
         self.mine = f"{name_of(node)} ({platform.node()}:{home.root})"
         self.holder = ""
@@ -354,7 +352,7 @@ _slots = Table(
     "slots", sa.MetaData(schema=SCHEMA), sa.Column("name", TEXT, primary_key=True), sa.Column("holder", TEXT),
     sa.Column("until_us", sa.BigInteger),
 )  # fmt: skip
-# A claim with more than `CLAIM_S` left was made before the server's clock was set back.
+# A claim that lasts longer than `CLAIM_S` was made before the server's clock was set back.
 _lasts = _slots.c.until_us.between(now_us(), now_us() + int(CLAIM_S * 1e6))
 _free = ~_lasts | (_slots.c.holder == sa.literal_column("excluded.holder"))
 _CLAIM = Statement(upsert(_slots, [_slots.c.name], ["holder", "until_us"], where=_free))
@@ -400,8 +398,8 @@ _SERVER = """
 class Cluster:
     """The state of a shared database.
 
-    `inboxes` are the inboxes of agents in terminals that hold waiting or quarantined envelopes. `server` holds the
-    server's settings, and `revisions` the revision of each schema.
+    `inboxes` are the inboxes of agents in terminals that contain waiting or quarantined envelopes. `server` contains
+    the server's settings, and `revisions` the revision of each schema.
     """
 
     processes: Sequence[Row]
@@ -420,7 +418,7 @@ def read_cluster(url: str) -> Cluster:
 
 @contextmanager
 def connected(url: str) -> Iterator[Any]:
-    """Yield a separate connection. Raises the same errors as `read_cluster`."""
+    """Yield a new connection. Raises the same errors as `read_cluster`."""
     import psycopg  # noqa: PLC0415  only where a server is used
     from psycopg.rows import dict_row  # noqa: PLC0415
 
@@ -470,7 +468,7 @@ def _process(row: Row) -> dict[str, Any]:
 
 
 def current(processes: Sequence[Row]) -> list[Row]:
-    """Return the processes, except those that a later process of the same machine and role replaced."""
+    """Return the processes without those that a later process of the same machine and role replaced."""
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in processes:
         found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
@@ -509,7 +507,7 @@ def _machine(name: str, host: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _status(rows: Sequence[Row]) -> str:
-    """Return the common state of all processes, or the ones that are not ready.
+    """Return the state that all processes have, or else the states of the processes that are not ready.
 
     >>> _status([{"role": "task-runner", "state": "ready"}, {"role": "agent-runtime", "state": "stale"}])
     'runtime stale'
@@ -525,7 +523,7 @@ def _role(row: Row) -> str:
 
 
 def roles_line(roles: Sequence[str]) -> str:
-    """Return the roles of a machine's processes, with counts if several machines share one name.
+    """Return the roles of a machine's processes, with counts if several processes have the same role.
 
     >>> roles_line(["runtime", "runner"]), roles_line(["runtime", "runner", "runtime"])
     ('runner,runtime', 'runner,2 x runtime')
@@ -535,7 +533,6 @@ def roles_line(roles: Sequence[str]) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration as text, in whole seconds."""
     return format_duration(timedelta(seconds=int(seconds)))
 
 

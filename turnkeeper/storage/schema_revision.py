@@ -1,4 +1,4 @@
-"""The version of a store's schema, read without opening the store for writing, and the upgrade to the newest."""
+"""The version of a store's schema, read without opening the store for writing, and the upgrade to the newest one."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -16,10 +16,10 @@ from turnkeeper.storage.damage import judged
 from turnkeeper.storage.sqlite_files import change, copy, reader
 
 T = TypeVar("T")
-_WAIT_S = 10.0  # to wait for a process that has locked a store; the default of each `wait_s` in this module
+_WAIT_S = 10.0  # seconds to wait for a process that has locked a store; the default of each `wait_s` in this module
 CHANGES = 0x7475726E  # key of the server's advisory lock for schema changes
-MOST_TRIES = 10  # tries of a schema change while tables are in use
-_GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for a conflict with other sessions, or a lock timeout
+MOST_TRIES = 10  # attempts to change a schema while its tables are in use
+_GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for a conflict with other sessions, and for a lock timeout
 # The migrations of each schema of a shared database.
 STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
 
@@ -28,9 +28,8 @@ def check_revision(path: Path, migrations: str) -> None:
     """Raise Conflict for a store that a newer version of the program wrote. Changes nothing.
 
     Args:
-        path: the store; a missing file, or a store without a schema, is accepted.
-        migrations: the folder of Alembic's migrations, as `package:folder` or as a path. Its files are named
-            `REVISION_words.py`.
+        path: the store; a missing file and a store without a schema are accepted.
+        migrations: the folder of Alembic's migrations, as `package:folder` or as a path. Files: `REVISION_words.py`.
 
     Raises:
         Conflict: the store has a revision that this program does not know.
@@ -45,7 +44,7 @@ def check_revision(path: Path, migrations: str) -> None:
 
 
 def refuse_newer(found: str | None, migrations: str, where: str) -> None:
-    """Raise Conflict if `migrations` do not contain the revision of the store at `where`."""
+    """Raise Conflict if `migrations` does not contain the revision of the store at `where`."""
     known = known_revisions(migrations)
     if found is not None and found not in known:
         what = f"was written by a newer version (its schema is {found}, this program knows {max(known)})"
@@ -53,7 +52,7 @@ def refuse_newer(found: str | None, migrations: str, where: str) -> None:
 
 
 def newest(migrations: str) -> str:
-    """Return the last revision. Read only file names, because loading the files takes as long as opening a store."""
+    """Return the newest revision."""
     return max(known_revisions(migrations))
 
 
@@ -66,7 +65,7 @@ def revision_of(path: Path, wait_s: float = _WAIT_S) -> str | None:
 
 
 def revision_in(execute: Callable[[str], Any], schema: str | None = None) -> str | None:
-    """Return the revision in a file or, with `schema`, on a server: "" is its search path. Alembic is slow."""
+    """Return the revision in a file or in a server's `schema`; an empty name is the search path. Alembic is slow."""
     table = f"{schema or ''}.alembic_version".lstrip(".")
     has_table = _HAS_TABLE if schema is None else f"SELECT to_regclass('{table}')"
     row = execute(f"SELECT version_num FROM {table}").fetchone() if execute(has_table).fetchone()[0] else None  # noqa: S608
@@ -74,10 +73,10 @@ def revision_in(execute: Callable[[str], Any], schema: str | None = None) -> str
 
 
 def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | None:
-    """Return the result of `read` on a read-only connection to a store. Rows have names of columns.
+    """Return the result of `read` on a read-only connection to a store. Rows have the names of columns.
 
-    Return None if the schema is not the newest or the file cannot be read. When a program later opens
-    the store, that program reports the reason. The caller holds the lock of the process that owns the store.
+    Return None if the schema is not the newest or the file cannot be read. The program that opens the store later
+    reports the reason. The caller holds the lock of the process that owns the store.
     """
     try:
         if revision_of(path) != newest(migrations):
@@ -89,7 +88,7 @@ def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | N
 
 
 def is_older(path: Path, migrations: str, wait_s: float = _WAIT_S) -> bool:
-    """Return True if a store has tables of an earlier version. False if the store cannot be read."""
+    """Return True if a store has tables of an earlier version. Return False if the store cannot be read."""
     try:
         return revision_of(path, wait_s) not in {None, newest(migrations)}
     except sqlite3.Error:
@@ -97,7 +96,7 @@ def is_older(path: Path, migrations: str, wait_s: float = _WAIT_S) -> bool:
 
 
 def older_stores(home: Home, wait_s: float = _WAIT_S) -> list[Path]:
-    """Return the files of a home whose tables are of an earlier version. Empty if its stores are on a server."""
+    """Return the files in a home that have tables of an earlier version. Return none if the stores are on a server."""
     with suppress(InvalidInput):
         if shared_url_in(home.config):
             return []
@@ -106,15 +105,15 @@ def older_stores(home: Home, wait_s: float = _WAIT_S) -> list[Path]:
 
 
 def told(path: Path) -> str:
-    """Return a sentence for a person who reads a store with an older schema."""
+    """Return the sentence for a person who reads a store with an older schema."""
     return f"{path.name} has an older schema: `turnkeeper up` will bring it up to date"
 
 
 @contextmanager
 def readable(path: Path, migrations: str, wait_s: float = _WAIT_S) -> Iterator[Path]:
-    """Yield the file of a store or, if its schema is older, an upgraded copy, which is removed afterwards.
+    """Yield the file of a store. If its schema is older, yield an upgraded copy, and remove the copy afterwards.
 
-    A program that opened the copy can read it even after its removal. Raises Corrupt or MachineTrouble.
+    A program that has opened the copy can read it even after the removal. Raises Corrupt or MachineTrouble.
     """
     if not is_older(path, migrations, wait_s):
         yield path
@@ -126,12 +125,12 @@ def readable(path: Path, migrations: str, wait_s: float = _WAIT_S) -> Iterator[P
         except sqlite3.Error as error:
             raise unopened(judged(error, str(path)), str(path), "a store") from error
         import_module("turnkeeper.storage.database").Database(copied, migrations=migrations).close()
-        change(copied, "PRAGMA journal_mode=DELETE")  # a reader then needs no file beside it
+        change(copied, "PRAGMA journal_mode=DELETE")  # then a reader needs no other file beside it
         yield copied
 
 
 def _copy(path: Path, target: Path, wait_s: float) -> None:
-    """Copy a store unchanged. Copy it again if another program opened it meanwhile and may have changed it."""
+    """Copy a store unchanged. Copy it again if another program opened the store meanwhile and may have changed it."""
     log = path.with_name(f"{path.name}-wal")
     was_open = log.exists()
     with closing(reader(path, wait_s)) as source:
@@ -151,7 +150,7 @@ def known_revisions(migrations: str) -> frozenset[str]:
 
 
 def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
-    """Upgrade a store's schema or, if that is not allowed, require the newest. Raises as `Database` does."""
+    """Upgrade a store's schema or, if that is not allowed, require the newest. Raises the same errors as `Database`."""
     with engine.connect() as connection:
         found = revision_in(connection.exec_driver_sql, "" if engine.dialect.name == "postgresql" else None)
     refuse_newer(found, migrations, where)
@@ -179,7 +178,7 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":  # if several processes start at once, one of them upgrades
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGES})")
-            # While a long read holds a table, a session that waits for the table blocks all others.
+            # While a long read holds a table, a session that waits for the table blocks all other sessions.
             connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
             refuse_older_nodes(connection, migrations, revision_in(connection.exec_driver_sql, ""), where)
         config.attributes["connection"] = connection
@@ -187,10 +186,10 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
 
 
 def refuse_older_nodes(connection: Any, migrations: str, found: str | None, where: str) -> None:
-    """Raise Conflict if a machine is running that could not continue with the newest schema.
+    """Raise Conflict if a machine is running that could not use the newest schema.
 
     A migration that excludes earlier programs names the oldest revision that a program must know, in `oldest_reader`. A
-    running program knows no later revision than `found`; otherwise it would have upgraded the tables.
+    running program knows no revision later than `found`, because otherwise it would have upgraded the tables.
     """
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ _BUSY_S = 30.0
 
 @contextmanager
 def snapshots(paths: Sequence[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
-    """Open snapshots of several files, all of the same instant: writers wait while the snapshots begin.
+    """Open snapshots of several files at the same instant. Writers wait while the snapshots begin.
 
     Skip missing files.
 
@@ -39,7 +39,7 @@ def snapshots(paths: Sequence[Path]) -> Iterator[dict[Path, sqlite3.Connection]]
 
 
 def reader(path: Path, wait_s: float) -> sqlite3.Connection:
-    """Open a file that others may write. The connection cannot write, and makes no writer wait.
+    """Open a file that others may write. The connection cannot write, and no writer waits for it.
 
     Args:
         wait_s: seconds to wait for a process that has locked the file.
@@ -79,14 +79,14 @@ def has_table(snapshot: sqlite3.Connection, name: str) -> bool:
 
 
 def locator(path: Path) -> str:
-    """Return the URI that opens a file read-only and makes no file beside it."""
-    # Without a log, no process has the file open; `immutable` keeps SQLite from making a log.
+    """Return the URI that opens a file read-only and creates no file beside it."""
+    # Without a log, no process has the file open. `immutable` prevents SQLite from making a log.
     how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     return f"{path.absolute().as_uri()}?{how}"
 
 
 def copy(snapshot: sqlite3.Connection, target: Path) -> None:
-    """Write a snapshot to a new file, mode 0600, without a log beside it."""
+    """Write a snapshot to a new file with mode 0600 and without a log beside it."""
     target.touch(mode=0o600)
     with closing(sqlite3.connect(target, isolation_level=None)) as written:
         snapshot.backup(written)
@@ -114,7 +114,7 @@ class Cell(NamedTuple):
 
 
 def cells(store: sqlite3.Connection) -> Iterator[Cell]:
-    """Yield every text and every bytes value of every table."""
+    """Yield every text value and every bytes value of every table."""
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
     for (table,) in store.execute(tables).fetchall():
         found = store.execute(f'SELECT rowid, * FROM "{table}"')  # noqa: S608  the file's own name
@@ -128,9 +128,9 @@ def cells(store: sqlite3.Connection) -> Iterator[Cell]:
 
 @contextmanager
 def alone(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a file that no process has open, to overwrite its content. Commit the change at the end.
+    """Open a file that no process has open, to overwrite some of its content. Commit the change at the end.
 
-    Then pack the file and empty its log, so that neither still holds removed or overwritten data.
+    Then compact the file and empty its log, so that neither contains removed or overwritten data.
     """
     with closing(_connect(path)) as store:
         store.execute("PRAGMA secure_delete=ON")

@@ -1,7 +1,7 @@
-"""Statements for SQLite and PostgreSQL. This module holds all differences between the two.
+"""Statements that run on SQLite and on PostgreSQL. This module contains all differences between the two databases.
 
 For a fire or a turn, SQLAlchemy's own work on a statement costs more than SQLite itself. So a :class:`Statement` is
-compiled once, then the database's own driver runs its text.
+compiled once, and the database's driver then runs its text.
 """
 
 import itertools
@@ -23,22 +23,22 @@ from sqlalchemy.sql.functions import FunctionElement
 from turnkeeper.errors import Conflict, InvalidInput, Unreachable
 
 Values = Mapping[str, Any]
-# Text of any length. A server has its own order of text; lists are sorted by bytes, as in SQLite.
+# Text of any length. A server has its own order of text. Lists are sorted by bytes, as in SQLite.
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
-# The type of row numbers. SQLite numbers an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
+# The type of row numbers. SQLite numbers an INTEGER PRIMARY KEY itself, and its integers always have eight bytes.
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # table option: do not reuse the number of a deleted row
-_ALONE = 0x616C6F6E  # key of the advisory locks under which one process does work that any process may do
-_SQLITE: Any = sqlite.dialect(paramstyle="named")  # the style in which SQLite's driver takes a mapping
+_ALONE = 0x616C6F6E  # the key of advisory locks for work that only one process may do at a time
+_SQLITE: Any = sqlite.dialect(paramstyle="named")  # the parameter style in which SQLite's driver takes a mapping
 
 
 def texts(*names: str, **how: Any) -> list[sa.Column[Any]]:
-    """Return columns of text that is never null."""
+    """Return text columns that are never null."""
     return [sa.Column(name, TEXT, nullable=False, **how) for name in names]
 
 
 def numbers(*names: str, nullable: bool = False, **how: Any) -> list[sa.Column[Any]]:
-    """Return columns of whole numbers, also of instants and durations."""
+    """Return whole-number columns, also for instants and durations."""
     return [sa.Column(name, sa.BigInteger, nullable=nullable, **how) for name in names]
 
 
@@ -51,8 +51,8 @@ def partial(where: str) -> dict[str, Any]:
 class Statement:
     """A statement that is compiled at its first use and run in a connection's open transaction.
 
-    Pass parameters by the names of the statement's `bindparam`s. An insert or update writes the columns that they name,
-    so every run of a statement should pass the same names. Errors are SQLAlchemy's.
+    Pass parameters under the names of the statement's `bindparam`s. The parameters decide which columns an insert or
+    update writes, so every run of a statement should pass the same names. Errors are SQLAlchemy's.
     """
 
     def __init__(self, statement: Executable) -> None:
@@ -63,7 +63,7 @@ class Statement:
         self._flags = [str(column.key) for column in selected if isinstance(column.type, sa.Boolean)]
 
     def rows(self, connection: sa.Connection, **values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of a query as the driver returns them. Flags of SQLite are 0 and 1."""
+        """Return the rows of a query as the driver returns them. In SQLite, flags are 0 and 1."""
         found: list[tuple[Any, ...]] = self._execute(connection, values).fetchall()
         return found
 
@@ -75,16 +75,15 @@ class Statement:
         return rows
 
     def first_dict(self, connection: sa.Connection, **values: Any) -> dict[str, Any] | None:
-        """Return the first row of a query, as :meth:`dicts` does. None if there is none."""
+        """Return the first row of a query, as :meth:`dicts` does. Return None if there is no row."""
         found = self.dicts(connection, **values)
         return found[0] if found else None
 
     def values(self, connection: sa.Connection, **values: Any) -> list[Any]:
-        """Return the first column of a query's rows."""
         return [row[0] for row in self._execute(connection, values)]
 
     def value(self, connection: sa.Connection, **values: Any) -> Any:
-        """Return the first column of a query's first row. None if there is none."""
+        """Return the first column of a query's first row. Return None if there is no row."""
         found = self._execute(connection, values).fetchone()
         return None if found is None else found[0]
 
@@ -93,7 +92,7 @@ class Statement:
         return int(self._execute(connection, values).rowcount)
 
     def run_each(self, connection: sa.Connection, many: Sequence[Values]) -> None:
-        """Run the statement once for each mapping in `many`. All mappings have the same names."""
+        """Run the statement once for each mapping in `many`. All mappings must have the same names."""
         if not many:
             return
         sql, given = self._compile(connection, tuple(many[0]))
@@ -111,7 +110,7 @@ class Statement:
             raise _translated(connection, sql, error) from error
 
     def _compile(self, connection: sa.Connection, names: tuple[str, ...]) -> tuple[str, Values]:
-        """Return the SQL text for parameters of these names, and the values that the statement itself holds."""
+        """Return the SQL text for parameters of these names, and the values that the statement contains."""
         dialect = connection.dialect
         key = dialect.name, names
         if key not in self._compiled:
@@ -135,13 +134,13 @@ class NumberedInsert:
         self._plain, self._returning = Statement(row), Statement(row.returning(number))
 
     def run_each(self, connection: sa.Connection, many: Sequence[Values]) -> list[int]:
-        """Insert rows, which all have the same columns. Return their numbers in the same order."""
+        """Insert rows that all have the same columns. Return the numbers of the rows, in the same order."""
         if not many:
             return []
         if connection.dialect.name != "sqlite":
             return [self._returning.value(connection, **values) for values in many]
         self._plain.run_each(connection, many)
-        # A file has one writer, and numbers each row with the greatest number so far plus one.
+        # A file has one writer, and each new number is the greatest number so far plus one.
         (last,) = _driver(connection).execute("SELECT last_insert_rowid()").fetchone()
         return list(range(last - len(many) + 1, last + 1))
 
@@ -154,17 +153,17 @@ sqlite3.register_adapter(Listed, json.dumps)
 
 
 class _Condition(FunctionElement[bool]):
-    """A condition that each database spells differently."""
+    """A condition that SQLite and PostgreSQL write differently."""
 
     type = sa.Boolean()
 
     def self_group(self, against: object = None) -> "_Condition":  # noqa: ARG002
-        """Return the condition unchanged: SQLite would use no index for a condition compared with 1."""
+        """Return the condition without a comparison, because with `= 1` SQLite would use no index."""
         return self
 
 
 class _Among(_Condition):
-    """The condition that a column's value is one of a parameter's values."""
+    """The condition that the value of a column is one of a parameter's values."""
 
     inherit_cache = True
 
@@ -190,7 +189,7 @@ class _Like(_Condition):
 @compiles(_Like)
 def _like(element: _Like, compiler: Any, **how: Any) -> str:
     column, pattern = (compiler.process(each, **how) for each in element.clauses)
-    word = "LIKE" if compiler.dialect.name == "sqlite" else "ILIKE"  # a server's LIKE is case-sensitive
+    word = "LIKE" if compiler.dialect.name == "sqlite" else "ILIKE"  # LIKE on a server is case-sensitive
     return f"{column} {word} {pattern} ESCAPE '/'"
 
 
@@ -200,7 +199,7 @@ def upsert(
     change: Collection[str] | Values = (),
     where: sa.ColumnElement[bool] | None = None,
 ) -> postgresql.Insert:
-    """Return an insert that instead changes the row with equal values in the columns `same`, if there is one.
+    """Return an insert that instead updates the row with the same values in the columns `same`, if that row exists.
 
     Args:
         same: the columns of a unique index.
@@ -227,7 +226,7 @@ def holds(column: sa.ColumnElement[str], part: str) -> sa.ColumnElement[bool]:
 
 
 def hold_any(columns: Sequence[sa.ColumnElement[str]], wanted: Iterable[str]) -> sa.ColumnElement[bool]:
-    """Return a filter for rows with any term, in common spellings, since a database folds only ASCII case."""
+    """Return a filter for rows with any term, in its usual spellings, because a database ignores only ASCII case."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     return sa.or_(sa.false(), *(holds(column, form) for form in spellings for column in columns))
 
@@ -242,7 +241,7 @@ def cursor_at(number: int) -> str:
 
 
 def number_of(cursor: str) -> int:
-    """Return the number of the row at which a cursor was made. 0 for an empty cursor. Raises InvalidInput."""
+    """Return the number of the row at which a cursor was made, or 0 for an empty cursor. Raises InvalidInput."""
     if not cursor:
         return 0
     with suppress(ValueError):
@@ -258,12 +257,11 @@ def one_of(column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnEle
 
 
 def listed(values: Collection[str] | Collection[int]) -> Listed:
-    """Return values as a parameter for :func:`among`."""
     return Listed(values)
 
 
 def of_server(connection: sa.Connection) -> bool:
-    """Return True if other processes may write the database, because it is on a server."""
+    """Return True if the database is on a server, so that other processes may write to it."""
     return connection.dialect.name != "sqlite"
 
 
@@ -272,20 +270,21 @@ _SERVER = """SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE
 
 
 def server_of(connection: sa.Connection) -> str:
-    """Return a server's identity: its system identifier and its timeline. Empty for a standby."""
+    """Return a server's identity: its system identifier and its timeline. Return an empty string for a standby."""
     system, _, timeline = str(connection.exec_driver_sql(_SERVER).scalar()).partition(" ")
     return f"{system} timeline {int(timeline, 16)}" if system else ""
 
 
 # The settings that decide whether an acknowledged commit is durable. `local` and `remote_write` are weaker than `on`
-# only if there are standbys: then a failover may lose acknowledged commits.
+# only if there are standbys; a failover may then lose acknowledged commits.
 _KEPT = (
     "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
 )
 
 
 AT_STANDBY = "name the primary; if it waits at the end of a recovery, end that: SELECT pg_wal_replay_resume()"
-# The settings that :func:`turnkeeper.storage.server.url.in_schema` asks for; a pooler may drop them silently.
+# The settings that :func:`turnkeeper.storage.server.url.in_schema` asks for. A connection pooler may drop them
+# silently.
 IN_FORCE = "SELECT current_setting('search_path') || ' ' || current_setting('idle_in_transaction_session_timeout')"
 _DIRECTLY = "a pooler, such as PgBouncer, is in between: set [store] url to PostgreSQL itself"
 _PASSWORD = "put its password into PGPASSWORD, in the environment or the home's .env, or into ~/.pgpass"  # noqa: S105
@@ -299,7 +298,7 @@ _UNCONNECTED = {
 
 
 def unconnected(said: str) -> tuple[str, str]:
-    """Return why a server refused a connection, or each of several servers, and a hint. There is no error code."""
+    """Return a hint, and why a server, or each of several servers, refused a connection. There is no error code."""
     each = re.findall(r"^- host: '(.*?)', port: '(.*?)', hostaddr: \S+: (.*)$", said, re.MULTILINE)
     why = "; ".join(f"{host}:{port}: {one}" for host, port, one in each) or said.partition("\n")[0]
     start = "start it, or correct [store] url; the daemons continue by themselves once it answers"
@@ -317,7 +316,7 @@ def refuse_weak(connection: sa.Connection, where: str) -> None:
 
 
 def refuse_pooler(in_force: str, schema: str, where: str) -> None:
-    """Raise Conflict if a session lacks the settings it asked for, since tables would go into another schema."""
+    """Raise Conflict if a session lacks the settings that it asked for, because tables would go into another schema."""
     if in_force != f"{schema} 10s":
         what = f"does not set search_path and idle_in_transaction_session_timeout as a session asked: {in_force}"
         raise Conflict(what, where=where, hint=_DIRECTLY)
@@ -360,7 +359,7 @@ def _driver_errors(connection: sa.Connection) -> type[Exception]:
 
 
 def _translated(connection: sa.Connection, sql: str, error: Exception) -> BaseException:
-    """Return a driver's error as SQLAlchemy's, without the parameters, because they may hold private data."""
+    """Return a driver's error as SQLAlchemy's. Leave out the parameters, because they may contain private data."""
     base = _driver_errors(connection)
     return DBAPIError.instance(sql, None, error, base, hide_parameters=True, dialect=connection.dialect)
 
@@ -371,16 +370,16 @@ def storable(text: str) -> str:
 
 
 def total(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return the sum of whole numbers as a whole number. Null if there are no rows."""
+    """Return the sum of whole numbers as a whole number. Return null if there are no rows."""
     return sa.cast(sa.func.sum(column), sa.BigInteger)
 
 
 class _Function(FunctionElement[Any]):
-    """A function of one column that each database spells differently."""
+    """A function of one column that SQLite and PostgreSQL write differently."""
 
 
 class unindexed(_Function):  # noqa: N801  used as a function
-    """A column in a condition for which SQLite must use no index. PostgreSQL chooses by its statistics."""
+    """A column in a condition for which SQLite must use no index. PostgreSQL decides by its statistics."""
 
     type = TEXT
     inherit_cache = True
@@ -394,14 +393,14 @@ class size_of(_Function):  # noqa: N801
 
 
 class last_number(_Function):  # noqa: N801
-    """The highest number that a numbered column ever had, including deleted rows. Null if there is none."""
+    """The highest number that a numbered column ever contained, even if its row was deleted. Null if there was none."""
 
     type = sa.BigInteger()
     inherit_cache = True
 
 
 class now_us(FunctionElement[int]):  # noqa: N801
-    """The time of the database's clock, in microseconds since 1970, current even within a long transaction."""
+    """The time of the database's clock in microseconds since 1970, current even within a long transaction."""
 
     type = sa.BigInteger()
     inherit_cache = True

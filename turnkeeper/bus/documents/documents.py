@@ -1,8 +1,9 @@
-"""Text files in a prompt: each is a line below it, `Document: ` and a JSON object with its name, bytes and text.
+"""Text files in a prompt.
 
-The content is copied when the command runs, and stored with the prompt: to delete or erase the prompt deletes the copy.
-A line of JSON without markup stays data: it opens no wrapper, it has no variable of prompts, and no line of a file
-begins a line of the prompt.
+Below the prompt, each file is one line: `Document: ` and a JSON object with the name, bytes and text. The content is
+copied when the command runs, and is stored with the prompt. If the prompt is deleted or erased, the copy is deleted
+too. A line of JSON without markup is only data: it opens no wrapper and contains no variable of prompts, and no line of
+a file becomes a line of the prompt.
 """
 
 import json
@@ -17,9 +18,9 @@ from turnkeeper.bus.envelope import check_text
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, machine_trouble
 
-LARGEST = 64 << 10  # bytes of a file
-MOST = 8  # files
-LONGEST = 192 << 10  # bytes of all lines
+LARGEST = 64 << 10  # largest size of a file, in bytes
+MOST = 8  # most files
+LONGEST = 192 << 10  # largest size of all lines, in bytes
 LONGEST_NAME = 128
 NONE = ["none"]
 _BEGIN = "Document: "
@@ -28,9 +29,9 @@ _UNSEEN = re.compile(r"[^ -~]")
 
 
 def with_documents(home: Home, prompt: str | None, files: Sequence[str] = (), before: str = "") -> str:
-    """Return a prompt with files below it. None keeps the text of the prompt before, and no file keeps its files.
+    """Return a prompt with files below it. If `prompt` is None, keep the text of `before`.
 
-    Files that the new prompt already has replace those before. Given files replace both; `--file none` removes them.
+    Files in `prompt` replace the files in `before`. Given files replace both; `--file none` removes all files.
 
     Raises:
         NotFound, InvalidInput: a file does not exist, or is not a text of at most 64 KiB.
@@ -67,7 +68,7 @@ def documents_in(prompt: str) -> list[dict[str, Any]]:
 
 
 def in_words(prompt: str) -> str:
-    r"""Return a prompt as people read it: the lines of its files, indented. Any writer of a prompt can write a file.
+    r"""Return a prompt for people, with the lines of its files indented. Any writer of a prompt can write a file.
 
     >>> in_words('Sum up.\n\nDocument: {"name": "a.txt", "bytes": 5, "text": "hi\\nho"}')
     'Sum up.\n\nDocument: a.txt, 5 bytes\n    hi\n    ho'
@@ -105,7 +106,7 @@ def _line(home: Home, path: Path) -> str:
 
 
 def _plain(said: dict[str, Any]) -> str:
-    r"""Return an object as a line of JSON, in which no reader can see a wrapper or a variable.
+    r"""Return an object as a line of JSON in which no reader can find a wrapper or a variable.
 
     >>> _plain({"text": "<channel> {{ date }}\nüber\u2028"})
     '{"text": "\\u003cchannel> {\\u007b date }}\\nüber\\u2028"}'
@@ -113,7 +114,7 @@ def _plain(said: dict[str, Any]) -> str:
     text = _UNSEEN.sub(_shown, json.dumps(said, ensure_ascii=False).replace("<", "\\u003c"))
     try:
         check_text(text)
-    except InvalidInput:  # such as a bracket of another width
+    except InvalidInput:  # such as a bracket of a different width
         text = json.dumps(said).replace("<", "\\u003c")
     return re.sub(r"(?<=\{)\{", r"\\u007b", text)
 
@@ -123,7 +124,7 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def _bytes_of(home: Home, path: Path) -> bytes:
-    """Return the content of a plain file outside of the home. A link, a pipe or a device is never read."""
+    """Return the content of a plain file that is not in the home. Links, pipes and devices are never read."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -151,9 +152,9 @@ def _bytes_of(home: Home, path: Path) -> bytes:
 
 
 def _is_of(home: Home, path: Path, opened: int, about: os.stat_result) -> bool:
-    """Return whether an open file is in the home, whatever path led to it, or has another name there."""
+    """Return True if an open file is in the home, or is hard-linked to a file of the home, by any path."""
     root = os.path.realpath(home.root)
-    names = (path, f"/proc/self/fd/{opened}")  # the second is safe against a change of the path, where it exists
+    names = (path, f"/proc/self/fd/{opened}")  # if available, the second is safe against a change of the path
     if any(os.path.realpath(name).startswith(f"{root}/") for name in names):
         return True
     if about.st_nlink == 1:

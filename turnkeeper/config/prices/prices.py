@@ -1,7 +1,7 @@
-"""Prices of models: `[prices."openai:gpt-5"]` in config.toml, in a currency of the owner's, per million tokens.
+"""Prices of models, per million tokens, in the author's currency: `[prices."openai:gpt-5"]` in config.toml.
 
-Tokens count at the price of their model, or at that of `[model] name` if their model has no price or is not known. A
-name may have the date that a provider adds: openai:gpt-5-2025-08-07. Sums are whole millionths of the currency.
+Tokens cost the price of their model. If the model has no price or is unknown, they cost the price of `[model] name`.
+The date that a provider appends to a name is ignored: openai:gpt-5-2025-08-07. Sums are whole millionths.
 """
 
 import json
@@ -15,13 +15,13 @@ from turnkeeper.config.toml_file import said_in
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 MONEY = "money_per_day"
-MILLION, LONGEST = 1_000_000, 6  # digits before and behind the point
-MOST_NAMED = 5  # tasks
+MILLION, LONGEST = 1_000_000, 6  # digits before and after the decimal point
+MOST_NAMED = 5  # most tasks that one text names
 _DATE = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
 class Price(NamedTuple):
-    """The price of a million tokens that a model reads, and of a million that it writes."""
+    """The price of a million input tokens, and of a million output tokens."""
 
     read: float
     written: float
@@ -47,7 +47,7 @@ class Prices(NamedTuple):
     model: str
 
     def own(self, model: str) -> Price | None:
-        """Return the price of a model. None if it has none."""
+        """Return the price of a model. None if the model has no price."""
         name = known_as(model)
         return self.priced.get(name, self.priced.get(_DATE.sub("", name)))
 
@@ -57,14 +57,14 @@ class Prices(NamedTuple):
         return 0 if price is None else price.money(tokens_in, tokens_out)
 
     def of_turn(self, models: Mapping[str, Mapping[str, int]], tokens_in: int, tokens_out: int) -> int:
-        """Return the cost of a turn, in millionths. Tokens that no model has count for an unknown model."""
+        """Return the cost of a turn, in millionths. Tokens without a model count for an unknown model."""
         named = [(model, one["tokens_in"], one["tokens_out"]) for model, one in models.items()]
         left = tokens_in - sum(one[1] for one in named), tokens_out - sum(one[2] for one in named)
         return sum(self.money(*one) for one in (*named, ("", *left)))
 
 
 def known_as(model: str) -> str:
-    """Return a model's name with its provider, so that gpt-5 and openai:gpt-5 are one model."""
+    """Return a model's name with its provider, so that gpt-5 and openai:gpt-5 are the same model."""
     try:
         return full_name(model)
     except InvalidInput:
@@ -75,7 +75,7 @@ class _Used:
     """The prices that this process uses, and the settings from which they were read.
 
     Attributes:
-        trouble: the tasks whose budgets in money do not count without a price; empty if there are none.
+        trouble: the tasks whose budgets in money have no effect without a price; empty if there are none.
     """
 
     home: Home | None = None
@@ -85,7 +85,7 @@ class _Used:
 
 
 def use(home: Home) -> Prices | None:
-    """Use the prices of a home in this process from now on, also if the settings change later."""
+    """Use the prices of a home in this process from now on, even if the settings change later."""
     _Used.home, _Used.changed_ns = home, 0
     return current()
 
@@ -96,12 +96,12 @@ def current() -> Prices | None:
         if _Used.home is not None and (at := _Used.home.config.stat().st_mtime_ns) != _Used.changed_ns:
             _Used.prices, _Used.changed_ns = prices_of(_Used.home), at
     except (OSError, TurnkeeperError):
-        return _Used.prices  # while the settings cannot be read, the last prices count
+        return _Used.prices  # while the settings cannot be read, the last prices apply
     return _Used.prices
 
 
 def prices_of(home: Home) -> Prices | None:
-    """Return the prices of a home. None if its settings have none."""
+    """Return the prices of a home. None if its settings contain no prices."""
     said, model = said_in(home.config, "prices"), said_in(home.config, "model")
     priced = {known_as(name): _price(one) for name, one in said.items()} if isinstance(said, dict) else {}
     name = str(model.get("name", OFFLINE)) if isinstance(model, dict) else OFFLINE
@@ -114,41 +114,41 @@ def _price(said: Any) -> Price:
 
 
 def money_of(models_json: str, tokens_in: int, tokens_out: int) -> int:
-    """Return the cost of a turn at the prices in use, in millionths. 0 if no price is known."""
+    """Return the cost of a turn at the prices in use, in millionths, or 0 if no price is known."""
     prices = current()
     return 0 if prices is None else prices.of_turn(json.loads(models_json or "{}"), tokens_in, tokens_out)
 
 
 def _is_known() -> bool:
-    """Return whether the home's model has a price."""
     prices = current()
     return prices is not None and prices.own(prices.model) is not None
 
 
 def check(budget: Mapping[str, int]) -> None:
-    """Raise InvalidInput if a budget is in money, and no price is known."""
+    """Raise InvalidInput if a budget is in money and no price is known."""
     if MONEY in budget and not _is_known():
         hint = "write it below [prices] in config.toml"
         raise InvalidInput(f"{MONEY} needs the price of the model", where="budget", hint=hint)
 
 
 def trouble() -> str:
-    """Return which budgets in money do not count, since the model has no price. Empty if all count."""
+    """Return the budgets in money that have no effect, because the model has no price. Empty if all have an effect."""
     return _Used.trouble
 
 
 class Watch:
-    """An observer of the runner, which looks with each beat for budgets in money that do not count."""
+    """An observer of the runner. At each beat, it looks for budgets in money that have no effect."""
 
     def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
-        self._runner, self._mark = runner, home.run / "prices"  # exists if a budget in money may be there
+        self._runner, self._mark = runner, home.run / "prices"  # exists if some budget may be in money
         read = current() is not None or self._mark.exists()  # a home that never had prices reads no tasks at its start
         self._seen_ns = -1 if read else _Used.changed_ns
 
     async def look(self) -> None:
-        """Name the tasks with a budget in money if no price is known. Without a price, no new task may have one.
+        """Name the tasks with a budget in money if no price is known.
 
-        The tasks are read if the settings changed since the last look that succeeded, or a budget did not count.
+        Without a price, no new task can have such a budget. The tasks are read if the settings changed since the last
+        successful look, or if a budget had no effect then.
         """
         known, changed_ns = _is_known(), _Used.changed_ns
         if not _Used.trouble and self._seen_ns == changed_ns:
@@ -167,7 +167,7 @@ class Watch:
 
 
 def shown(budget: Mapping[str, int]) -> dict[str, float]:
-    """Return a budget as files and JSON have it: an amount of money in the currency, not in millionths."""
+    """Return a budget in the form of files and JSON: an amount of money in the currency, not in millionths."""
     return {key: limit / MILLION if key == MONEY else limit for key, limit in budget.items()}
 
 

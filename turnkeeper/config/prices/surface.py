@@ -1,4 +1,4 @@
-"""What turns cost: a price per model, money in reports, and a budget in money."""
+"""The cost of turns: a price for each model, money in reports, and a budget in money."""
 
 from turnkeeper.config.surfaces import Surface
 

@@ -276,7 +276,6 @@ class Settler:
         return [(row.key, kind, data)]
 
     async def _questions(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the pending questions of a turn."""
         asked = agents.ListInterruptsRequest(thread_id=json.loads(row.body)["thread"])
         found = (await self._daemons.ListInterrupts(asked)).interrupts
         return [

@@ -104,7 +104,6 @@ class Door:
     _refusals: _Refusals = field(default_factory=_Refusals)
 
     async def run(self, listener: socket.socket) -> None:
-        """Accept connections until cancelled."""
         loop, now = asyncio.get_running_loop(), self.clock.monotonic()
         everybody, each = Bucket(CONNECTIONS_A_SECOND, CONNECTIONS_A_SECOND * 2, now), dict[str, Bucket]()
         try:

@@ -150,5 +150,4 @@ class Deliverer:
 
 
 def key_of(restart: str) -> str:
-    """Return the envelope's idempotency key."""
     return f"handoff:{restart}"

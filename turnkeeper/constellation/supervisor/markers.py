@@ -201,7 +201,6 @@ def write_marker(path: Path, says: Mapping[str, Any]) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Sync a folder's names to disk."""
     _FILES.sync_folder(folder)
 
 

@@ -480,7 +480,6 @@ class Planned:
 
 
 def set_aside(home: Home, id_: str) -> None:
-    """Move a claimed request to the archive."""
     archive = markers.ARCHIVE.at(home, id=f"{id_}-request")
     archive.parent.mkdir(mode=0o700, exist_ok=True)
     markers.PROCESSING.at(home).rename(archive)

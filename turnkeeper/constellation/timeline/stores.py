@@ -194,7 +194,6 @@ def _value(name: str, value: Any) -> Any:
 
 
 def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the non-empty fields."""
     return {name: value for name, value in fields.items() if value not in {None, ""}}
 
 

@@ -93,7 +93,6 @@ def restore(
 
 
 def _mark_restored(place: Home, folder: Path | None, *, mark: bool) -> None:
-    """Mark a shared database as restored."""
     if not mark or folder is not None:
         raise InvalidInput("give a directory, --mark or --lost", where="DIR", hint="turnkeeper restore --help")
     place.check()

@@ -298,7 +298,6 @@ class Runs(lg.Handlers):
             raise refused(followed.error or followed.status)
 
     async def _started(self, request: Request) -> tuple[Who, Any, Started, requests.RunRequest]:
-        """Start the run of a request."""
         who, runtime = self._api.asks(request, Scope.WORK)
         key, thread_id = request.headers.get("idempotency-key", ""), request.path_params.get("thread_id", "")
         return who, runtime, *await self.start(who, runtime, thread_id, await lg.read_body(request), key)

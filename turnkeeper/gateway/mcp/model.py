@@ -291,7 +291,6 @@ def view(kind: type[Kind], message: Message, **more: Any) -> Kind:
 
 
 def views(kind: type[Kind], messages: Iterable[Message]) -> list[Kind]:
-    """Convert several messages with :func:`view`."""
     return [view(kind, message) for message in messages]
 
 

@@ -1,10 +1,10 @@
-"""Metrics of a daemon: plain numbers while the daemon runs, converted for Prometheus only on a scrape.
+"""Metrics of a daemon: plain numbers while the daemon runs.
 
-Counting takes no lock and imports nothing: CPython does not switch threads between reading a count and
-storing it again. `prometheus_client` is imported at the first scrape.
+They are converted for Prometheus only when it scrapes them. Counting takes no lock and imports nothing: CPython does
+not switch threads between the read of a count and its write. `prometheus_client` is imported at the first scrape.
 
 A daemon answers `/metrics`, `/healthz` and `/readyz` over HTTP on its own Unix socket with mode 0600. If its settings
-name a port, it also answers on 127.0.0.1. Each scrape runs in a thread and reads the stores on the daemon's event loop.
+name a port, it also answers on 127.0.0.1. Each scrape runs in a thread and reads the stores on the daemon's loop.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.locking import identity_of
 
-# Seconds, in steps of about three: from the lateness of a fire to a turn of an hour.
+# Seconds, in steps of about a factor of three: from the lateness of a fire to a turn of an hour.
 STEPS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
 # Seconds from an immediate answer to a week, in round units.
 WAITS_S = (10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86_400.0, 3 * 86_400.0, 7 * 86_400.0)
-MOST_AT_ONCE = 8  # concurrent scrapes; the next one is refused
+MOST_AT_ONCE = 8  # concurrent scrapes; the server refuses more
 _ANSWER_S = 5.0
 _ALIVE_S = 2.0
 _MODE = 0o600
@@ -41,10 +41,10 @@ OF_ALL = "; of the whole store: machines that share one report the same value, s
 
 
 class Counter:
-    """Counts that only rise. With a label, one count for each value of the label; labels have few values."""
+    """Counts that only rise. With a label, there is one count for each value of the label. A label has few values."""
 
     def __init__(self, name: str, says: str, *label: str, of: Iterable[str] = ()) -> None:
-        """Take the name without `_total`. Label values in `of` are exported as 0 from the start."""
+        """Take the name without `_total`. The counts for the label values in `of` are exported from the start, as 0."""
         self.name, self.says, self.labels = name, says, label
         self._counts = defaultdict[Labels, float](int, {(value,): 0 for value in of})
 
@@ -53,12 +53,11 @@ class Counter:
         self._counts[values] += by
 
     def family(self) -> Any:
-        """Return the counter as a `prometheus_client` metric."""
         return _family("CounterMetricFamily", self.name, self.says, self.labels, self._counts)
 
 
 class Histogram:
-    """Counts of the values up to each bucket's bound, and the values' sum. With a label, one set per label value."""
+    """Counts of the values up to each bucket's bound, and the values' sum. With a label, there is one set per value."""
 
     def __init__(
         self, name: str, says: str, *label: str, of: Iterable[str] = (), steps: Sequence[float] = STEPS_S
@@ -75,7 +74,6 @@ class Histogram:
         self._sums[values] += value
 
     def family(self) -> Any:
-        """Return the histogram as a `prometheus_client` metric."""
         from prometheus_client import core  # noqa: PLC0415  a quarter of a second, at the first scrape
 
         made = core.HistogramMetricFamily(self.name, self.says, labels=self.labels)
@@ -90,13 +88,13 @@ class Histogram:
 
 
 class Gauge:
-    """A quantity that is measured at each scrape, by label values."""
+    """A quantity for some label values, measured at each scrape."""
 
     def __init__(self, name: str, says: str, *labels: str) -> None:
         self.name, self.says, self.labels = name, says, labels
 
     def of(self, found: Mapping[Labels, float] | float) -> Any:
-        """Return the gauge with the measured values as a `prometheus_client` metric."""
+        """Return the gauge with measured values as a `prometheus_client` metric."""
         values: Mapping[Labels, float] = found if isinstance(found, Mapping) else {(): found}
         return _family("GaugeMetricFamily", self.name, self.says, self.labels, values)
 
@@ -123,21 +121,21 @@ def bytes_of(*files: Path) -> int:
 
 
 def restarts(folder: Path, process: str) -> Counter:
-    """Record a start of a process in a file in `folder`; return a counter of its restarts."""
+    """Record a start of a process in a file in `folder`. Return a counter of its restarts."""
     made = Counter(
         "turnkeeper_restarts", "how often the daemon was started again in this home", "process", of=(process,)
     )
     path, earlier = folder / f"{process}.starts", 0
     with suppress(OSError, ValueError):
         earlier = int(path.read_text(encoding="ascii")[:20])
-    with suppress(OSError):  # a lost count harms nothing
+    with suppress(OSError):  # a lost count does no harm
         path.write_text(f"{earlier + 1}\n", encoding="ascii")
     made.add(process, by=earlier)
     return made
 
 
 class Source:
-    """The data that a daemon exports: its counters, the numbers in its stores, and its readiness."""
+    """The data that a daemon exports: its counters, the numbers from its stores, and its readiness."""
 
     def __init__(
         self,
@@ -145,7 +143,7 @@ class Source:
         read: Callable[[], Awaitable[Sequence[Any]]],
         unready: Callable[[], str],
     ) -> None:
-        """`read` returns families on the daemon's event loop; `unready` returns why it is not ready, or ""."""
+        """`read` returns families on the daemon's event loop. `unready` returns why the daemon is not ready, or ""."""
         self.counted, self._read, self._unready = counted, read, unready
         self._loop = asyncio.get_running_loop()
         self._registry: Any = None
@@ -169,7 +167,7 @@ class Source:
             asked.cancel()
 
     def unready(self) -> str:
-        """Return why the daemon cannot do its work now; empty if it can."""
+        """Return why the daemon cannot work at the moment. Empty if it can."""
         return self._unready()
 
     def registry(self) -> Any:
@@ -215,7 +213,7 @@ def application(source: Source) -> Callable[..., Iterable[bytes]]:
             status = "200 OK" if text == "ok" else "503 Service Unavailable"
         else:
             status, text = "404 Not Found", "there are /metrics, /healthz and /readyz"
-        start(status, [("Content-Type", "text/plain; charset=utf-8")])  # the server adds to the list
+        start(status, [("Content-Type", "text/plain; charset=utf-8")])  # the server adds to this list
         return [f"{text}\n".encode()]
 
     return answer
@@ -228,7 +226,7 @@ def _is_own(environ: Mapping[str, Any]) -> bool:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 5.0  # seconds to read a request, and to send its answer
+    timeout = 5.0  # seconds to read a request, and to send the answer
 
     def log_message(self, *_said: object) -> None:
         """Log nothing."""
@@ -247,7 +245,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def server_bind(self) -> None:
-        """Bind, but do not look up the machine's name, because that may take long."""
+        """Bind without a look-up of the machine's name, which may take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", 0
         self.setup_environ()
@@ -264,14 +262,14 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             self.process_request(connection, ("localhost", 0))
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer the request, then free its place among the concurrent scrapes."""
+        """Answer the request. Then another scrape may take its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing if the client has hung up."""
+        """Log nothing if the client has closed the connection."""
 
 
 class Exporter:
@@ -286,9 +284,9 @@ class Exporter:
         self._loop = asyncio.get_running_loop()
 
     def keep(self) -> None:
-        """Open each endpoint that is not open: at start, after its socket was removed, or once its port is free.
+        """Open each endpoint that is not open: at the start, after its socket was removed, or after its port was freed.
 
-        If an endpoint cannot be opened, log it once; the daemon continues its work.
+        If an endpoint cannot be opened, log this once. The daemon continues to work.
         """
         if "unix" in self._servers and identity_of(self._path) != self._bound:
             self._end("unix")
@@ -321,7 +319,7 @@ class Exporter:
     def _take(self, server: _Server) -> None:
         try:
             server.take()
-        except (OSError, RuntimeError):  # no descriptor or thread is left: the connection waits
+        except (OSError, RuntimeError):  # the machine has no free descriptor or thread: the connection waits
             self._loop.remove_reader(server.fileno())
             self._loop.call_later(_REST_S, self._listen, server)
 
@@ -331,7 +329,7 @@ class Exporter:
         server.server_close()
 
     def _open_unix(self) -> _Server:
-        # At most as long as the final name: the path of a socket has a short limit.
+        # The name is not longer than the final one, because the path of a socket has a short limit.
         own = self._path.with_name(f".{self._path.name[0]}m")
         own.unlink(missing_ok=True)
         server = _Server(socket.AF_UNIX, str(own), self._app)

@@ -1,8 +1,8 @@
-"""OpenTelemetry traces of fires and turns, disabled by default; the SDK is imported only if they are enabled.
+"""OpenTelemetry traces of fires and turns, disabled by default. The SDK is imported only if they are enabled.
 
-A trace id is computed from the fire's id. So the runner, the runtime and their successors after a crash add spans to
-the same trace without coordination. Fires travel in batches, so each request carries the context, which is stored with
-the turn. Spans are made from the records of the event log.
+A trace id is computed from the fire's id. So the runner and the runtime, and the processes that replace them after a
+crash, add spans to the same trace without coordination. Fires are sent in batches, so each request contains the
+context, which is stored with the turn. Spans are made from the records of the event log.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, TracesSettings
 from turnkeeper.errors import InvalidInput
 
-MOST_OPEN = 10_000  # fires and turns whose start is kept in memory
+MOST_OPEN = 10_000  # most fires and turns whose start is kept in memory
 _EXPORT_S = 5.0
-_LAST_S = 3.0  # at the end, for spans that are not sent yet
+_LAST_S = 3.0  # seconds at the end to send the remaining spans
 _MISSING = "traces need OpenTelemetry's SDK, which is not installed"
 
 
 def traceparent_of(fire_id: str) -> str:
-    """Return the W3C context of a fire's first span.
+    """Return the W3C trace context of a fire's first span.
 
     >>> traceparent_of("a") == traceparent_of("a"), traceparent_of("a") == traceparent_of("b")
     (True, False)
@@ -44,7 +44,7 @@ class Tracing:
     """
 
     def __init__(self, process: str, settings: TracesSettings, clock: Clock, exporter: Any = None) -> None:
-        """Export by OTLP over HTTP, unless a test passes an exporter. Raises InvalidInput without the SDK."""
+        """Export by OTLP over HTTP, unless a test passes a different exporter. Raises InvalidInput without the SDK."""
         try:
             from opentelemetry import context, trace  # noqa: PLC0415
             from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415
@@ -78,7 +78,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("turnkeeper", __version__)
 
     def start(self, name: str, kind: str, parent: Any, attributes: Mapping[str, Any]) -> Any:
-        """Start a span now; `parent` is a span, a W3C context, or empty for a new trace."""
+        """Start a span now. `parent` is a span, a W3C context, or empty for a new trace."""
         context = self._api.set_span_in_context(self._parent(parent)) if parent else self._nothing
         return self._tracer.start_span(
             name, context, self._api.SpanKind[kind], dict(attributes), start_time=self.now_ns()
@@ -95,14 +95,14 @@ class Tracing:
             self._ids.given = None
 
     def end(self, span: Any, error: str = "", **attributes: Any) -> None:
-        """End a span now. A non-empty `error` marks it as failed."""
+        """End a span now. If `error` is not empty, mark the span as failed."""
         span.set_attributes(attributes)
         if error:
             span.set_status(self._api.Status(self._api.StatusCode.ERROR, error))
         span.end(end_time=self.now_ns())
 
     def now_ns(self) -> int:
-        """Return the current time as spans store it, in nanoseconds since 1970."""
+        """Return the current time in the unit of spans: nanoseconds since 1970."""
         return int(self._clock.now().timestamp() * 1e9)
 
     def keep(self) -> None:
@@ -124,12 +124,12 @@ class Tracing:
 
 
 def tracing_of(process: str, settings: TracesSettings, clock: Clock) -> Tracing | None:
-    """Return the tracer; None if the settings do not enable traces. Raises InvalidInput without the SDK."""
+    """Return the tracer, or None if the settings do not enable traces. Raises InvalidInput without the SDK."""
     return Tracing(process, settings, clock) if settings.enabled else None
 
 
 def observe_fires(_home: Home, runner: Any, settings: Settings, clock: Clock) -> Tracing | None:
-    """Trace the fires of a runner from now on; return None if the settings do not enable traces."""
+    """Trace the fires of a runner from now on. Return None if the settings do not enable traces."""
     tracing = tracing_of("task-runner", settings.traces, clock)
     if tracing is not None:
         FireSpans(tracing, runner.log)
@@ -138,10 +138,9 @@ def observe_fires(_home: Home, runner: Any, settings: Settings, clock: Clock) ->
 
 
 class FireSpans:
-    """The runner's spans: from a fire's planning to its first acceptance, then for each retry and the outcome."""
+    """The runner's spans: from the planning of a fire to its first acceptance, then for each retry and the outcome."""
 
     def __init__(self, tracing: Tracing, log: EventLog) -> None:
-        """Create spans from events logged from now on."""
         self._tracing = tracing
         self._planned = OrderedDict[str, tuple[int, Mapping[str, Any]]]()
         told = {"fire.committed": self._committed, "fire.accepted": self._accepted, "fire.settled": self._settled}
@@ -168,16 +167,15 @@ class FireSpans:
 
 
 class TurnSpans:
-    """The runtime's spans of turns: one per interval, below the fire's span. Spans of calls are their children."""
+    """The runtime's spans of turns: one for each interval, below the fire's span. Spans of calls are below it."""
 
     def __init__(self, tracing: Tracing, log: EventLog) -> None:
-        """Create spans from events logged from now on."""
         self.tracing = tracing
         self._running = OrderedDict[str, Any]()
         count_events(log, {"turn.started": self._started, "turn.stopped": self._stopped})
 
     def of(self, turn_id: str) -> Any:
-        """Return the span of a running turn; None if the turn is not running."""
+        """Return the span of a running turn, or None if the turn is not running."""
         return self._running.get(turn_id)
 
     def _started(self, fields: Mapping[str, Any]) -> None:
@@ -202,7 +200,7 @@ class TurnSpans:
 
 
 def keep_newest(found: "OrderedDict[str, Any]", key: str, value: Any) -> None:
-    """Store a value, and drop the oldest values above the limit: those of turns and fires without a logged end."""
+    """Store a value. Above the limit, drop the oldest values, which belong to turns and fires without a logged end."""
     found[key] = value
     with suppress(KeyError):
         while len(found) > MOST_OPEN:

@@ -1,8 +1,8 @@
-"""The queue of envelopes for threads in a shared database: senders put envelopes, and the thread's owner reads them.
+"""The queue of envelopes for threads in a shared database. Senders put envelopes, and the thread's owner reads them.
 
-A row is an envelope: a fire as its request's bytes, any other trigger as an envelope's bytes, or only a request to look
-at the thread. Rows of a thread are handled in the order of their numbers. Writing the row, in one transaction, is the
-whole hand-over. A notification only shortens the wait for the row.
+A row is an envelope or a request to look at the thread. A fire is stored as the bytes of its request, any other trigger
+as the bytes of its envelope. Rows of a thread are handled in the order of their numbers. The transaction that writes
+the row hands over the envelope; nothing else is necessary. A notification only makes the owner read sooner.
 
     waiting      not begun; the sender may still delete it
     claimed      the thread's owner has it; after a change of owner, the next owner gets it again
@@ -24,14 +24,15 @@ from turnkeeper.storage import statements
 from turnkeeper.times import to_us
 
 SCHEMA = "runtime"  # the schema of the runtime's tables in a shared database
-NEWS = "turnkeeper_envelopes"  # the channel for news of waiting envelopes
-OUTCOMES = "turnkeeper_outcomes"  # the channel for news of turn events, or of events inside turns
-TASKS = "turnkeeper_tasks"  # the channel for news that an author has changed tasks
-FOLLOWED = "turnkeeper_followed"  # the channel for news that a client follows a conversation
-WORDS = "turnkeeper_words"  # the channel for the present output of a turn
+NEWS = "turnkeeper_envelopes"  # the channel that tells of waiting envelopes
+OUTCOMES = "turnkeeper_outcomes"  # the channel that tells of turn events, or of events inside turns
+TASKS = "turnkeeper_tasks"  # the channel that tells that an author has changed tasks
+FOLLOWED = "turnkeeper_followed"  # the channel that tells that a client follows a conversation
+WORDS = "turnkeeper_words"  # the channel that sends the present output of a turn
 LOOK_S = 1.0
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
-# The tables of checkpoints. A checkpoint's own data is stored as bytes, because it may hold a NUL, which text cannot.
+# The tables of checkpoints. The data of a checkpoint are stored as bytes, because they may contain a NUL, which text
+# cannot.
 CHECKPOINTS = (
     """CREATE TABLE IF NOT EXISTS checkpoints (
         thread_id text COLLATE "C" NOT NULL, checkpoint_ns text COLLATE "C" NOT NULL DEFAULT '',
@@ -48,7 +49,7 @@ CHECKPOINTS = (
 
 
 def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
-    """Return the tables of envelopes, of owned threads and of owners. `metadata` is the runtime's."""
+    """Return the tables of envelopes, owned threads and owners. `metadata` is the metadata of the runtime's store."""
     envelopes = sa.Table(
         "envelopes",
         metadata,
@@ -70,16 +71,16 @@ def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
         "threads",
         metadata,
         sa.Column("thread_id", statements.TEXT, primary_key=True),
-        sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each change of owner
-        sa.Column("owner", statements.TEXT, nullable=False),  # empty if there is no owner
-        # digest of the graph's code when the thread's newest turn began
+        sa.Column("epoch", sa.BigInteger, nullable=False),  # increases with each change of the owner
+        sa.Column("owner", statements.TEXT, nullable=False),  # empty if the thread has no owner
+        # digest of the graph's code when the newest turn of the thread began
         sa.Column("graph_digest", statements.TEXT, nullable=False, server_default=""),
         sa.Index("threads_by_owner", "owner", **statements.partial("owner <> ''")),
     )
     owners = sa.Table(
         "owners",
         metadata,
-        sa.Column("owner", statements.TEXT, primary_key=True),  # one run of a runtime
+        sa.Column("owner", statements.TEXT, primary_key=True),  # the id of one run of a runtime
         sa.Column("until_us", sa.BigInteger, nullable=False),  # by the database's clock
     )
     return envelopes, threads, owners
@@ -111,34 +112,35 @@ class Handover:
     def look(
         self, connection: sa.Connection, thread_id: str, why: str, at: datetime, *, until: datetime | None = None
     ) -> None:
-        """Request that the owner of a thread look at it, not before `until`. At most one request waits per `why`.
+        """Request that the owner of a thread look at the thread at `until` or later.
 
-        The delay counts by the database's clock, because the machine's clock may differ.
+        At most one request waits per `why`. The database's clock measures the delay, because machines' clocks may
+        differ.
         """
         due_us = 0 if until is None else self._now.value(connection) + to_us(until) - to_us(at)
         self.put_all(connection, [_look(thread_id, why, b"") | {"not_before_us": due_us}], at)
 
     def cancel(self, connection: sa.Connection, turn_id: str, thread_id: str, reason: str, at: datetime) -> None:
-        """Store a cancellation, and request that the owner carry it out. The first reason stays."""
+        """Store a cancellation, and request that the owner apply it. The first reason is kept."""
         self._cancel.run(connection, turn_id=turn_id, reason=reason, at_us=to_us(at))
         wish = json.dumps({"cancel": turn_id}).encode()
         self.put_all(connection, [_look(thread_id, f"cancel {turn_id}", wish)], at)
 
     def withdraw(self, connection: sa.Connection, key: str) -> bool:
-        """Delete an envelope that was not begun. Return False if the envelope was begun."""
+        """Delete an envelope whose work has not begun. Return False if the work has begun."""
         return bool(self._withdraw.run(connection, key=key))
 
     def waiting(self, connection: sa.Connection, most: int = 1_000_000) -> int:
-        """Return the number of envelopes that were not begun, at most `most`."""
+        """Return the number of envelopes whose work has not begun, at most `most`."""
         return int(self._waiting.value(connection, most=most))
 
     def has_runtime(self, connection: sa.Connection) -> bool:
-        """Return True if a runtime is running that could take the envelopes."""
+        """Return True if a runtime is running that can take the envelopes."""
         return bool(self._live.value(connection))
 
 
 def handover_of(schema: str | None = SCHEMA) -> Handover:
-    """Return the hand-over to tables in a schema of the connection's database, for a process that does not own them."""
+    """Return the hand-over to tables in a schema of the connection's database, for a process that does not own it."""
     metadata = sa.MetaData(schema=schema)
     envelopes, _, owners = tables_of(metadata)
     columns = [sa.Column(name, statements.TEXT, primary_key=name == "turn_id") for name in ("turn_id", "reason")]
@@ -146,9 +148,10 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
 
 
 def announce(connection: sa.Connection) -> bool:
-    """Number the following rows in the order of commits, and notify other processes. Return False for a file.
+    """Number the rows that follow in the order of commits, and notify other processes.
 
-    Other writers that number rows of the same store wait until this transaction ends, so readers by number miss none.
+    For a file, do nothing and return False. Other writers that number rows of the same store wait until this
+    transaction ends, so a reader by number misses no row.
     """
     statements.number_in_order(connection)
     notify(connection, [""], OUTCOMES)
@@ -156,7 +159,7 @@ def announce(connection: sa.Connection) -> bool:
 
 
 def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
-    """Notify other processes, once the transaction is committed, that envelopes wait for these threads."""
+    """After the transaction is committed, notify other processes that envelopes wait for these threads."""
     if statements.of_server(connection):
         for thread_id in threads:
             connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, thread_id if len(thread_id) < 500 else ""))
@@ -176,7 +179,7 @@ async def listen(
 ) -> None:
     """Call `on_news` with the channel and the text of each notification, until cancelled.
 
-    Also call it each second with empty texts, in case a notification is lost. Without channels, do only this.
+    Also call it each second with empty texts, in case a notification was lost. Without channels, do only that.
     """
     while True:
         if channels:
@@ -188,7 +191,6 @@ async def listen(
 async def _heard(
     url: str, on_news: Callable[[str, str], None], on_trouble: Callable[[str], None], channels: Collection[str]
 ) -> None:
-    """Listen until the connection is lost."""
     import psycopg  # noqa: PLC0415  only where a server is used
 
     try:
@@ -209,7 +211,7 @@ def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
 
 
 def copied_by(url: str) -> tuple[str, str]:
-    """Return two PostgreSQL commands: one dumps our tables of a database, the other restores them."""
+    """Return two PostgreSQL commands: one dumps our tables of a database, the other one restores them."""
     where = f"-n runner -n {SCHEMA} --dbname={shlex.quote(url)}"
     put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
     return f"pg_dump --format=custom --file=turnkeeper.dump {where}", put_back

@@ -1,8 +1,8 @@
 """The inboxes of agents in terminals, in a shared database. Each function is one transaction.
 
-An envelope waits, is claimed, and is delivered or quarantined. A reader may claim while it holds the inbox's lease,
-which expires 15 s after each renewal by the database's clock. Each change checks the lease's epoch in its transaction,
-so an earlier reader that resumes changes nothing. On a single machine, inboxes are folders.
+An envelope waits, is claimed, and then is delivered or quarantined. A reader may claim while it holds the inbox's
+lease, which expires 15 s after each renewal by the database's clock. Each change checks the lease's epoch in the same
+transaction, so an earlier reader that resumes can change nothing. On a single machine, inboxes are folders.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,13 +17,13 @@ from turnkeeper.storage.statements import of_server, storable
 from turnkeeper.times import to_us
 
 READ_S = 15  # seconds of a reader's lease after a renewal
-MOST_WAITING = 100_000  # the same limit as in folders: `turnkeeper/bus/folders.py`
-KEPT_S, MOST_KEPT = 14 * 86_400, 10_000  # the same limits for delivered envelopes
-PRUNE_EVERY = 1024  # envelopes that a reader finishes
+MOST_WAITING = 100_000  # the limit for inboxes in folders is the same: `turnkeeper/bus/folders.py`
+KEPT_S, MOST_KEPT = 14 * 86_400, 10_000  # the same limits apply to delivered envelopes in folders
+PRUNE_EVERY = 1024  # the states of envelopes that a reader finishes
 
 
 class Item(Protocol):
-    """An envelope to be put: its recipient, its key, and its bytes."""
+    """An envelope to put: its recipient, its key, and its bytes."""
 
     @property
     def to(self) -> str: ...
@@ -34,11 +34,11 @@ class Item(Protocol):
 
 
 class NotReader(Conflict):
-    """The error that another process has become the reader of the inbox. This process changes nothing there."""
+    """The error that another process has become the reader of the inbox. This process can change nothing there."""
 
 
 def put_envelopes(connection: Connection, items: Sequence[Item], at: datetime) -> list[bool]:
-    """Put envelopes with keys into their agents' inboxes. Return False for each key that is already there.
+    """Put envelopes with keys into their agents' inboxes. Return False for each key that is already in the inbox.
 
     Raises Exhausted if an inbox is full; then no envelope is put.
     """
@@ -52,12 +52,12 @@ def put_envelopes(connection: Connection, items: Sequence[Item], at: datetime) -
 
 
 def has_inbox(connection: Connection, agent: str) -> bool:
-    """Return True if an agent's inbox was ever written or read."""
+    """Return True if anyone ever wrote to or read an agent's inbox."""
     return _sql(connection, _READER, agent=agent).scalar() is not None
 
 
 def begin_reading(connection: Connection, agent: str, reader: str) -> int:
-    """Become the one reader of an inbox. Return the epoch. Raises NotReader while another reader holds a lease."""
+    """Become the only reader of an inbox. Return the epoch. Raises NotReader while another reader holds the lease."""
     epoch = _sql(connection, _BEGIN, agent=agent, reader=reader, read_us=READ_S * 1_000_000).scalar()
     if epoch is None:
         what = f"the inbox of {agent} is read by {_sql(connection, _READER, agent=agent).scalar()}"
@@ -68,12 +68,12 @@ def begin_reading(connection: Connection, agent: str, reader: str) -> int:
 
 
 def prune(connection: Connection, agent: str) -> None:
-    """Delete delivered envelopes that are too old or too many, once their fires are settled."""
+    """Delete delivered envelopes that are too old or too many, unless they belong to unsettled fires."""
     _sql(connection, _PRUNE, agent=agent, kept_us=KEPT_S * 1_000_000, most=MOST_KEPT)
 
 
 def renew_reading(connection: Connection, agent: str, epoch: int) -> bool:
-    """Renew the reader's lease. Return False if there has been another reader since."""
+    """Renew the reader's lease. Return False if another process has become the reader since."""
     return bool(_sql(connection, _RENEW, agent=agent, epoch=epoch, read_us=READ_S * 1_000_000).rowcount)
 
 
@@ -83,7 +83,7 @@ def end_reading(connection: Connection, agent: str, epoch: int) -> None:
 
 
 def check_reading(connection: Connection, agent: str, epoch: int) -> None:
-    """Lock the inbox until the transaction ends. Raises NotReader if there has been another reader since."""
+    """Lock the inbox until the transaction ends. Raises NotReader if another process has become the reader since."""
     if _sql(connection, _CHECK, agent=agent, epoch=epoch).scalar() is None:
         raise NotReader(f"the inbox of {agent} has had another reader since", where="the shared database")
 
@@ -91,14 +91,14 @@ def check_reading(connection: Connection, agent: str, epoch: int) -> None:
 def claim_envelopes(
     connection: Connection, agent: str, epoch: int, limit: int, after: int
 ) -> list[tuple[int, str, bytes]]:
-    """Claim the oldest envelopes that wait or, with a number above `after`, were claimed by an earlier reader."""
+    """Claim the oldest waiting envelopes, and envelopes with a number above `after` that an earlier reader claimed."""
     check_reading(connection, agent, epoch)
     numbers = list(_sql(connection, _OLDEST, agent=agent, most=limit, after=after).scalars())
     return [(*row[:2], bytes(row[2])) for row in sorted(_sql(connection, _CLAIM, numbers=numbers).all())]
 
 
 def end_envelope(connection: Connection, agent: str, epoch: int, number: int, state: str, reason: str = "") -> None:
-    """Write that an envelope was delivered, or is quarantined for a reason. Raises NotReader."""
+    """Record that an envelope was delivered, or is quarantined for a reason. Raises NotReader."""
     check_reading(connection, agent, epoch)
     _sql(connection, _END_ENVELOPE, number=number, state=str(state), reason=storable(reason))
 
@@ -122,19 +122,19 @@ def take_back(connection: Connection, agent: str, key: str, *, claimed: bool = F
 
 
 def requeue_envelope(connection: Connection, agent: str, key: str) -> bool:
-    """Queue a quarantined envelope again, even for a hosted agent. Return False if no such envelope exists."""
+    """Queue a quarantined envelope again, even if the agent is hosted. Return False if no such envelope exists."""
     found = [_sql(connection, query, agent=agent, key=key).rowcount for query in _REQUEUE]
     notify(connection, [""])
     return any(found)
 
 
 def unrecorded_fires(connection: Connection) -> list[tuple[str, bytes]]:
-    """Return waiting or claimed fires without a row in `deliveries`, each as key and envelope."""
+    """Return the key and envelope of each waiting or claimed fire that has no row in `deliveries`."""
     return [(key, bytes(data)) for key, data in _sql(connection, _UNRECORDED)] if of_server(connection) else []
 
 
 def _sql(connection: Connection, query: str, **values: Any) -> Any:
-    """Run a statement on a server, because inboxes of a single machine are folders."""
+    """Run a statement on a server. Inboxes of a single machine are folders and need no statement."""
     now_us = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     return connection.execute(text(query.replace("now_us()", now_us)), values)
 
@@ -144,7 +144,7 @@ _COUNT_SOME = """SELECT count(*) FROM
 _PUT = """INSERT INTO inbox_envelopes (agent, key, envelope, state, at_us)
     VALUES (:agent, :key, :envelope, 'waiting', :at_us) ON CONFLICT DO NOTHING"""
 _READER = "SELECT reader FROM inboxes WHERE agent = :agent"
-# A lease with more than `read_us` left was made before the server's clock was set back.
+# A lease that lasts longer than `read_us` was made before the server's clock was set back.
 _BEGIN = """INSERT INTO inboxes VALUES (:agent, 1, :reader, now_us() + :read_us)
     ON CONFLICT (agent) DO UPDATE SET epoch = inboxes.epoch + 1, reader = :reader, until_us = excluded.until_us
     WHERE inboxes.until_us NOT BETWEEN now_us() AND now_us() + :read_us RETURNING epoch"""

@@ -1,4 +1,4 @@
-"""Reads of a database that several machines share, for commands and pages that show its rows."""
+"""Reads of a database that several machines share, for commands and pages that show rows."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -11,14 +11,12 @@ from turnkeeper.storage.server.url import noticing
 class SharedSnapshot:
     """A read-only snapshot of a shared database, taken at the first query. Parameters of a query are $1, $2 and so on.
 
-    Raises, even while rows are read:
-        Conflict: a newer version of the program has changed the tables.
-        Unreachable: the server does not answer, or a query took too long.
-        InvalidInput: the driver is not installed.
+    Raises, also while rows are read: Conflict: a newer version of the program has changed the tables. Unreachable: the
+        server does not answer, or a query took too long. InvalidInput: the driver is not installed.
     """
 
     def __init__(self, url: str, schema: str, *, within_s: float = 60.0, named: bool = False) -> None:
-        """Connect. `schema` holds the tables to read. Rows are tuples or, if `named`, mappings."""
+        """Connect. Read the tables in `schema`. Rows are tuples or, if `named`, mappings."""
         try:
             import psycopg.rows  # noqa: PLC0415  only where a server is used
         except ModuleNotFoundError as error:
@@ -74,7 +72,6 @@ class SharedSnapshot:
                 schema_revision.refuse_newer(found, migrations, "the shared database")
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """Yield the rows of a query, in batches."""
         self._count += 1
         try:
             with self._cursor(self._connection, f"read_{self._count}") as cursor:

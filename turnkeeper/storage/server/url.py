@@ -12,19 +12,19 @@ _ASKED |= {"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count
 
 
 def in_schema(url: str, schema: str) -> str:
-    """Return a server's database URL that resolves names in one schema, creating the schema if it is missing.
+    """Return the URL of a database on a server whose sessions use one schema. Create the schema if it is missing.
 
-    A suspended or disconnected process blocks others by its locks for ten seconds at most. Limits that a role or
-    database sets for other clients do not apply to these sessions.
+    A process that is suspended or disconnected blocks others by its locks for at most ten seconds. Limits that a role
+    or database sets for its other clients do not apply to these sessions.
     """
     options = f"{SEARCHES}{schema} {parsed(url).query.get('options', '')} {_LIMITS}".replace("  ", " ")
     return noticing(url, options=options)
 
 
 def noticing(url: str, **asked: str) -> str:
-    """Return the URL for connections to a server, with settings that detect a lost connection in time."""
+    """Return the URL for connections to a server, with settings that detect a lost connection early."""
     said = parsed(url).update_query_dict(_ASKED | asked).render_as_string(hide_password=False)
-    return said.replace("+-c", "%20-c")  # libpq does not decode a plus
+    return said.replace("+-c", "%20-c")  # libpq does not decode a plus sign
 
 
 def shown(url: str) -> str:
@@ -39,7 +39,7 @@ def shown(url: str) -> str:
 
 
 def parsed(url: str) -> URL:
-    """Return the parts of a URL. Convert several hosts with ports, which libpq accepts, to SQLAlchemy's form."""
+    """Return the parts of a URL. Convert a list of hosts with ports, which libpq accepts, to SQLAlchemy's form."""
     found = re.match(r"([^:]+://(?:[^/?@]*@)?)([^/?]*,[^/?]*)(.*)", url, re.DOTALL)
     if found is None:
         return make_url(url)
