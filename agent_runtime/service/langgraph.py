@@ -118,7 +118,7 @@ class LangGraph:
         engine = await self._engine(request.thread_id)
         await context.send_initial_metadata(())
         events, turn = self._runtime.engines.events, await self._store.read(self._bearing, request)
-        runs = turn is None or turn.status == "running"
+        runs = turn is None or turn.status == "running" or request.resumed  # a resumed run may be over by now
         awaited = (request.turn_id if turn is None else turn.turn_id) if runs else ""
         with events.reading(request.thread_id, awaited) as ring:
             async for event in self._watched(request, engine, ring, ("", "") if runs else (turn.turn_id, turn.status)):

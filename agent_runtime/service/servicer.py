@@ -6,7 +6,7 @@ converts errors to statuses.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -432,7 +432,7 @@ class Servicer(WorkspaceService):
 
     async def ResolveInterrupt(self, request: wire.ResolveInterruptRequest, _context: Any) -> wire.Interrupt:
         """Store an author's decision, then answer; the turn resumes with the decision."""
-        (record,) = await self._decide([request])
+        (record,) = await self._decide(wire.ResolveInterruptsRequest(decisions=[request]))
         return record
 
     async def ResolveInterrupts(
@@ -447,7 +447,7 @@ class Servicer(WorkspaceService):
         if any(one.for_task for one in request.decisions):
             what = "a standing exception is given with one approval, never with several decisions"
             raise InvalidInput(what, where="for_task", hint="run: turnkeeper approvals approve ID --for-task")
-        return wire.ResolveInterruptsResponse(interrupts=await self._decide(request.decisions))
+        return wire.ResolveInterruptsResponse(interrupts=await self._decide(request))
 
     async def ListExceptions(self, request: wire.ListExceptionsRequest, _context: Any) -> wire.ListExceptionsResponse:
         """Return the standing exceptions, newest first, after ending those that have expired."""
@@ -458,10 +458,11 @@ class Servicer(WorkspaceService):
         """End a standing exception; later calls need approval again."""
         return reads.exception_message(await self._runtime.exceptions.revoke(request.number, str(current())))
 
-    async def _decide(self, requests: Sequence[wire.ResolveInterruptRequest]) -> list[wire.Interrupt]:
-        decisions = [(one.interrupt_id, await self._read_decision(one), one.args_hash) for one in requests]
-        for_task = await self._for_task(requests[0])
-        records = await self._store.decide(decisions, str(current()), for_task)
+    async def _decide(self, request: wire.ResolveInterruptsRequest) -> list[wire.Interrupt]:
+        decisions = [(one.interrupt_id, await self._read_decision(one), one.args_hash) for one in request.decisions]
+        for_task = await self._for_task(request.decisions[0])
+        run = {"stream_modes": [*request.stream_modes], "stream_subgraphs": request.stream_subgraphs}
+        records = await self._store.decide(decisions, str(current()), for_task, run if request.stream_modes else None)
         for record in records:
             given: dict[str, Any] = {"exception": record.exception} if record.exception else {}
             self._runtime.log.emit(

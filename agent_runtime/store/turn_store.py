@@ -4,7 +4,7 @@ Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Stor
 :class:`Store` and one transaction, which first checks that this process still owns the store.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial, wraps
@@ -25,6 +25,7 @@ from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import audit, handover
 from agent_runtime.store.turn_events import EventSource, add_event
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.storage.database import Database
@@ -161,18 +162,11 @@ class Store:
         return _turn(connection, trigger.turn_id)
 
     @_transaction
-    def begin_cancelled(self, connection: Connection, at: datetime, trigger: Trigger) -> None:
-        """Write a turn that was cancelled before it started."""
-        kept = turn_writes.graph_of_thread(connection, trigger)
-        self._add_turn(connection, at, trigger, status="cancelled", ended_at_us=to_us(at), **kept)
-        add_event(connection, trigger, "CANCELLED", at, trigger=turn_writes.begun_by(trigger))
-
-    @_transaction
-    def begin_failed(self, connection: Connection, at: datetime, trigger: Trigger, error: str, state: str) -> Finished:
+    def begin_ended(
+        self, connection: Connection, at: datetime, trigger: Trigger, state: str, error: str = ""
+    ) -> Finished:
         """Write a turn that failed or was cancelled before it started. Its graph received no input."""
-        ended = {"error": storable(error), "ended_at_us": to_us(at)} | turn_writes.graph_of_thread(connection, trigger)
-        self._add_turn(connection, at, trigger, status=state, **ended)
-        add_event(connection, trigger, state.upper(), at, trigger=turn_writes.begun_by(trigger), error=error)
+        self._add_ended(connection, at, trigger, state, error)
         return Finished(state=state, owes=trigger.source == "agent")
 
     @_transaction
@@ -183,11 +177,7 @@ class Store:
             return self._end(connection, at, turn, "failed", error)
         taken = turn_reads.get_keys(connection, [trigger.key]).get(trigger.key)
         if taken is None or taken.became == "kept":
-            ended = {"tries": MOST_TRIES, "error": storable(error), "ended_at_us": to_us(at)}
-            self._add_turn(
-                connection, at, trigger, status="failed", **ended | turn_writes.graph_of_thread(connection, trigger)
-            )
-            add_event(connection, trigger, "FAILED", at, trigger=turn_writes.begun_by(trigger), error=error)
+            self._add_ended(connection, at, trigger, "failed", error, tries=MOST_TRIES)
         return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
 
     @_transaction
@@ -488,11 +478,12 @@ class Store:
         decisions: Sequence[tuple[str, AuthorDecision, str]],
         by: str = "",
         for_task: ForTask | None = None,
+        run: Mapping[str, Any] | None = None,
     ) -> list[InterruptRecord]:
         """Store an author's decisions and their channel, all or none. Storing the same again changes nothing.
 
         Each decides an interrupt, and may carry the hash of the arguments that the author saw. `for_task` makes the one
-        approval a standing exception.
+        approval a standing exception. `run` changes options of the turns' run.
 
         Raises:
             NotFound: no such interrupt.
@@ -503,6 +494,8 @@ class Store:
         done = [self._decide(connection, at, *each, by) for each in decisions]
         for one in done:
             self._look(connection, at, one.thread_id, one.interrupt_id)
+            if run:
+                offered("run-options", connection, _turn(connection, one.turn_id), run)
         for item in asked:
             assert for_task is not None, "otherwise nothing was read"
             exceptions.give(connection, at, item, _turn(connection, item.turn_id), for_task, by)
@@ -518,10 +511,8 @@ class Store:
     def _decide(
         self, connection: Connection, at: datetime, interrupt_id: str, decided: AuthorDecision, args_hash: str, by: str
     ) -> InterruptRecord:
-        item, decided = (
-            turn_writes.asked_of(connection, interrupt_id),
-            replace(decided, message=storable(decided.message)),
-        )
+        item = turn_writes.asked_of(connection, interrupt_id)
+        decided = replace(decided, message=storable(decided.message))
         if args_hash and args_hash != item.args_hash:
             raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
         if item.status == "pending":
@@ -561,6 +552,14 @@ class Store:
     def _add_turn(self, connection: Connection, at: datetime, trigger: Trigger, **columns: Any) -> None:
         turn_writes.add_key(connection, trigger, became="turn", at=at)
         turn_writes.add_turn(connection, trigger, epoch=self.right.epoch, at=at, **columns)
+
+    def _add_ended(
+        self, connection: Connection, at: datetime, trigger: Trigger, state: str, error: str, **columns: Any
+    ) -> None:
+        columns |= {"error": storable(error), "ended_at_us": to_us(at)}
+        columns |= turn_writes.graph_of_thread(connection, trigger)
+        self._add_turn(connection, at, trigger, status=state, **columns)
+        add_event(connection, trigger, state.upper(), at, trigger=turn_writes.begun_by(trigger), error=error)
 
     def _add_event(
         self, connection: Connection, subject: TurnRecord | Trigger, state: str, at: datetime, **what: Any

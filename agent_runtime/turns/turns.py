@@ -340,13 +340,13 @@ class Turns:
     async def _settle_cancelled(self, item: Item, decision: Decision, _facts: Facts) -> bool:
         if decision.turn_id:
             return await self._finish(await self._turn(decision.turn_id), "cancelled", "")
-        await self._store.begin_cancelled(_trigger(item))
+        await self._store.begin_ended(_trigger(item), "cancelled")
         return True
 
     async def _fail(self, item: Item, _decision: Decision, facts: Facts) -> bool:
         trigger = _trigger(item)
         state = "cancelled" if trigger.asks_for(*_OTHER_STATE) else "failed"
-        self.released(await self._store.begin_failed(trigger, facts.elsewhere, state))
+        self.released(await self._store.begin_ended(trigger, state, facts.elsewhere))
         if state == "failed":
             self.notify("failure", trigger)
         return True

@@ -2107,18 +2107,28 @@ class ResolveInterruptsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DECISIONS_FIELD_NUMBER: _builtins.int
+    STREAM_MODES_FIELD_NUMBER: _builtins.int
+    STREAM_SUBGRAPHS_FIELD_NUMBER: _builtins.int
+    stream_subgraphs: _builtins.bool
+    """with stream_modes: a stream without modes of its own includes subgraphs"""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResolveInterruptRequest]:
         """each about another interrupt; at most 1000"""
+
+    @_builtins.property
+    def stream_modes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of LangGraph's stream, recorded from now on; none keeps those of the turns"""
 
     def __init__(
         self,
         *,
         decisions: _abc.Iterable[Global___ResolveInterruptRequest] | None = ...,
+        stream_modes: _abc.Iterable[_builtins.str] | None = ...,
+        stream_subgraphs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "stream_modes", b"stream_modes", "stream_subgraphs", b"stream_subgraphs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

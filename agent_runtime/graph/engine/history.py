@@ -11,10 +11,13 @@ from typing import Any
 
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import StateSnapshot, StateUpdate
+from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.engine import stops
 from agent_runtime.graph.engine.engine import BEFORE
+from agent_runtime.model.turn import TurnRecord
+from agent_runtime.store.turn_writes import change_turn
 from turnkeeper.errors import InvalidInput, NotFound
 
 KEPT = "kept_for_clients"  # key in the metadata of the checkpoints that stay after their turn
@@ -38,6 +41,12 @@ def client_run(config: Mapping[str, Any], run: Mapping[str, Any], begins: bool) 
     if begins and run.get("checkpoint_id"):
         found["configurable"] = config["configurable"] | {"checkpoint_id": run["checkpoint_id"]}
     return found
+
+
+def change_run(connection: Connection, turn: TurnRecord, options: Mapping[str, Any]) -> None:
+    """Replace options of the client's run that a turn is, from its next interval on."""
+    run = json.loads(turn.run_json or "{}")
+    change_turn(connection, turn.turn_id, run_json=json.dumps({**run, **options}))
 
 
 async def fork(graph: Any, thread_id: str, run: Mapping[str, Any]) -> StateSnapshot:

@@ -56,7 +56,7 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
     )  # fmt: skip
     call = Call(context=context, key="late")
     late = [
-        before.store.begin(trigger), before.store.begin_cancelled(trigger), before.store.refuse(trigger, "late"),
+        before.store.begin(trigger), before.store.begin_ended(trigger, "cancelled"), before.store.refuse(trigger, "late"),
         before.store.hold(trigger, ()), before.store.keep(trigger), before.store.take_answer(trigger, receipt.turn_id, "i"),
         before.store.resume_pause(trigger, receipt.turn_id, "i", ""), before.store.try_again(receipt.turn_id),
         before.store.resume(receipt.turn_id, ()), before.store.record(receipt.turn_id, said, (1, 1)),

@@ -142,12 +142,18 @@ def thread_of(
 def state_with(state: dict[str, Any], asked: Iterable[wire.Interrupt]) -> dict[str, Any]:
     """Return a state in which pending approvals have the form that clients decide in."""
     known = {one.interrupt_id: to_interrupt(one) for one in asked}
-    for task in state["tasks"]:
-        task["interrupts"] = [known.get(one["id"], one) for one in task["interrupts"]]
     inside = {one["id"] for one in state["interrupts"]}
-    state["interrupts"] = [known.get(one["id"], one) for one in state["interrupts"]]
+    _name(state, known)
     state["interrupts"] += [one for id_, one in known.items() if id_ not in inside]
     return state
+
+
+def _name(place: dict[str, Any], known: Mapping[str, Any]) -> None:
+    """Replace the questions of a state or a task by those with the same ids, also in its subgraphs."""
+    place["interrupts"] = [known.get(one["id"], one) for one in place["interrupts"]]
+    for inner in (*place.get("tasks", ()), place.get("state")):
+        if inner is not None:
+            _name(inner, known)
 
 
 def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

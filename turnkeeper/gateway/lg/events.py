@@ -15,6 +15,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 CHANNELS = frozenset({"values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom"})
 PROTOCOL_MODES = ("values", "updates", "messages", "custom", "tasks", "tools")  # what the newer protocol needs
 _OF_MESSAGES = frozenset({"messages", "messages-tuple"})  # modes that stream each piece of a message
+_WITH_QUESTIONS = frozenset({"values", "updates"})
 _ALWAYS = frozenset({"type", "content"})  # fields of each message in the newer protocol
 _KEPT = _ALWAYS | {"artifact"}  # fields that it sends even if they are empty
 
@@ -34,7 +35,7 @@ class RunStream:
         self._run_id, self._modes, self._subgraphs = run_id, frozenset(modes), subgraphs
         self._parts: dict[str, dict[str, Any]] = {}  # by id: the message that is being streamed
         self._values: Any = None
-        self._asked: list[Any] = []  # the questions of the newest update
+        self._told: set[str] = set()  # the questions of all updates
         self._number = 0
 
     def begin(self) -> Event:
@@ -48,12 +49,19 @@ class RunStream:
         if event.mode == "messages":
             yield from self._message(event, data) if self._modes & _OF_MESSAGES else ()
         elif event.mode in self._modes:
+            asked = _questions(data) if event.mode in _WITH_QUESTIONS else []
+            if asked and event.namespace:  # the graph itself asks the same
+                return
+            if not all(isinstance(one["value"], str) for one in asked):  # clients decide in another form
+                asked, data = [], _answered(data)
+                if event.mode == "updates":
+                    return
             if event.mode == "values" and not event.namespace:
                 if _bare(data) == self._values:
                     return
                 self._values = _bare(data)
-            if event.mode == "updates" and not event.namespace:
-                self._asked = _bare(data).get("__interrupt__") or []
+            if event.mode == "updates":
+                self._told |= {one["id"] for one in asked}
             yield self._event(_placed(event.mode, event.namespace), data, event.number)
 
     def values(self, values: Mapping[str, Any]) -> Iterator[Event]:
@@ -63,10 +71,10 @@ class RunStream:
             yield self._event("values", values)
 
     def waiting(self, asked: Sequence[wire.Interrupt]) -> Iterator[Event]:
-        """Yield the pending approvals in the form that clients decide in, unless the newest update had them."""
-        shown = {"__interrupt__": [to_interrupt(one) for one in asked]}
-        if asked and "updates" in self._modes and _bare(shown)["__interrupt__"] != self._asked:
-            yield self._event("updates", shown)
+        """Yield the pending approvals in the form that clients decide in, except those of earlier updates."""
+        left = [to_interrupt(one) for one in asked if one.interrupt_id not in self._told]
+        if left and "updates" in self._modes:
+            yield self._event("updates", {"__interrupt__": left})
 
     def end(self, status: str, why: str) -> Event:
         """Return the last event of a run. Without it, clients reconnect."""
@@ -95,13 +103,19 @@ class RunStream:
 
 
 def _bare(data: Any) -> Any:
-    """Return a state or an update whose questions have only their ids and values."""
-    if not isinstance(data, Mapping) or not isinstance(data.get("__interrupt__"), list):
-        return data
-    return {
-        **data,
-        "__interrupt__": [{"id": one.get("id"), "value": one.get("value")} for one in data["__interrupt__"]],
-    }
+    """Return a state whose questions have only their ids and values."""
+    asked = [{"id": one["id"], "value": one["value"]} for one in _questions(data)]
+    return {**data, "__interrupt__": asked} if asked else data
+
+
+def _questions(data: Any) -> list[Any]:
+    """Return the questions in a state or an update."""
+    return (data.get("__interrupt__") if isinstance(data, Mapping) else None) or []
+
+
+def _answered(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state or an update without its questions."""
+    return {key: value for key, value in data.items() if key != "__interrupt__"}
 
 
 def _placed(name: str, namespace: Iterable[str]) -> str:
@@ -127,8 +141,8 @@ class ThreadProtocol:
         data, method = json.loads(event.data_json), "messages" if event.mode == "protocol" else event.mode
         if event.mode in {"messages", "tasks", "checkpoints", "debug", "status"}:
             return
-        if event.mode in {"values", "updates"}:
-            data = _slim({key: value for key, value in data.items() if key != "__interrupt__"})
+        if event.mode in _WITH_QUESTIONS:
+            data = _slim(_answered(data))
         yield from self._event(method, data, event, list(event.namespace))
 
     def status(

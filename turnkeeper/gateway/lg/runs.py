@@ -179,22 +179,26 @@ class Runs(lg.Handlers):
         if not _may_decide(who):
             need_decide()
         if asked.rejects:
-            return await self.reject_all(runtime, thread_id)
+            return await self.reject_all(runtime, thread_id, asked.run)
         known = await self._api.asked(runtime, thread_id, status="")
         decisions = self._api.served.decisions(who.key, thread_id, known, asked.resume)
-        done = await runtime.ResolveInterrupts(wire.ResolveInterruptsRequest(decisions=decisions))
+        return await self._resolve(runtime, decisions, asked.run)
+
+    @staticmethod
+    async def _resolve(runtime: Any, decisions: list[wire.ResolveInterruptRequest], run: Mapping[str, Any]) -> str:
+        """Decide, and record the modes of `run` from now on. Return the turn that asked last."""
+        modes = {name: run[name] for name in ("stream_modes", "stream_subgraphs") if name in run}
+        done = await runtime.ResolveInterrupts(wire.ResolveInterruptsRequest(decisions=decisions, **modes))
         return str(done.interrupts[-1].turn_id)
 
-    async def reject_all(self, runtime: Any, thread_id: str) -> str:
+    async def reject_all(self, runtime: Any, thread_id: str, run: Mapping[str, Any]) -> str:
         """Reject a thread's pending approvals; return the turn that asked last. Raises Conflict if none is pending."""
         waiting = await self._api.asked(runtime, thread_id)
         if not waiting:
             raise Conflict(
                 "nothing waits for a decision on this thread", where="command", hint="send a message instead"
             )
-        decisions = [rejection(one) for one in waiting]
-        done = await runtime.ResolveInterrupts(wire.ResolveInterruptsRequest(decisions=decisions))
-        return str(done.interrupts[-1].turn_id)
+        return await self._resolve(runtime, [rejection(one) for one in waiting], run)
 
     async def _send(
         self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: requests.RunRequest, key: str
@@ -356,7 +360,7 @@ class Runs(lg.Handlers):
     async def join_stream(self, request: Request) -> Any:
         """Stream a run's events until it is over or waits; to a client that reconnects, also the current state.
 
-        A client that names no modes gets those that the run was started with, as a page does after a reload.
+        A client that names no modes gets those of the run's newest request, as a page does after a reload.
         """
         who, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
@@ -379,10 +383,14 @@ class Runs(lg.Handlers):
             async for change in changes:
                 for one in events.take(change) if skips not in (True, change.mode) else ():
                     yield written(one)
-        asked = await self._api.seen(who, runtime, started.thread_id)
-        for one in (*events.waiting(asked), *events.values(await self._api.values(runtime, started.thread_id, asked))):
+        for one in await self.left(who, runtime, started.thread_id, events):
             yield written(one)
         yield written(events.end(followed.status, followed.error))
+
+    async def left(self, who: Who, runtime: Any, thread_id: str, events: RunStream) -> list[Event]:
+        """Return the events that a stream lacks of a thread's pending approvals and of its state."""
+        asked = await self._api.seen(who, runtime, thread_id)
+        return [*events.waiting(asked), *events.values(await self._api.values(runtime, thread_id, asked))]
 
     async def wait(self, request: Request) -> Any:
         """Start a run and answer with the thread's values once it is over or waits."""

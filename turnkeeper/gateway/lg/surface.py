@@ -10,6 +10,7 @@ SURFACE = Surface(
         "rpc": "agent_runtime.service.langgraph:LangGraph",
         "run-events": "agent_runtime.graph.engine.run_events:RunEvents",
         "client-run": "agent_runtime.graph.engine.history:client_run",
+        "run-options": "agent_runtime.graph.engine.history:change_run",
         "state-write": "agent_runtime.graph.engine.history:write_state",
         "fork": "agent_runtime.graph.engine.history:fork",
         "kept-states": "agent_runtime.graph.engine.history:kept_states",

@@ -193,7 +193,7 @@ class Threads:
         thread = await self._api.thread(runtime, thread_id)
         if body.get("values") is None and body.get("as_node") == "__end__":
             who.check(Scope.DECIDE)
-            await self._runs.reject_all(runtime, thread_id)
+            await self._runs.reject_all(runtime, thread_id, {})
         else:
             await self._runs.write(who, runtime, thread, body, request.headers.get("idempotency-key", ""))
         return lg.reply({"checkpoint": (await self._api.state(runtime, thread_id))["checkpoint"]})
@@ -230,7 +230,7 @@ class Threads:
 
     async def stream(self, request: Request) -> Any:
         """Stream the events of all runs of a thread that begin from now on, until the client disconnects."""
-        _, runtime = self._api.asks(request)
+        who, runtime = self._api.asks(request)
         thread_id = request.path_params["thread_id"]
         await self._api.thread(runtime, thread_id)
         given = request.query_params.getlist("stream_mode") or ["run_modes"]
@@ -239,9 +239,11 @@ class Threads:
             raise InvalidInput("unknown mode", where="stream_mode", hint=f"one of {', '.join(sorted(_THREAD_MODES))}")
         newest = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=200))
         done = {turn.turn_id for turn in newest.turns if turn.status in FINISHED}
-        return self._api.event_stream(self._told(runtime, thread_id, frozenset(modes), done))
+        return self._api.event_stream(self._told(who, runtime, thread_id, frozenset(modes), done))
 
-    async def _told(self, runtime: Any, thread_id: str, modes: frozenset[str], done: set[str]) -> AsyncIterator[bytes]:
+    async def _told(
+        self, who: Who, runtime: Any, thread_id: str, modes: frozenset[str], done: set[str]
+    ) -> AsyncIterator[bytes]:
         streams_of: dict[str, RunStream] = {}
         followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
         async with aclosing(followed.changes()) as changes:
@@ -254,6 +256,9 @@ class Threads:
                 for one in streams_of[change.turn_id].take(change):
                     yield written(one)
                 status = json.loads(change.data_json)["status"] if change.mode == "status" else ""
+                if status == "interrupted":
+                    for one in await self._runs.left(who, runtime, thread_id, streams_of[change.turn_id]):
+                        yield written(one)
                 if status in FINISHED:
                     done.add(change.turn_id)
                     yield written(Event("run_done", {"run_id": change.turn_id, "status": run_status(status)}))
@@ -287,6 +292,7 @@ class Threads:
             if params.get("update") or params.get("goto"):
                 refuse("update", _KEPT, "answer only")
             body = {"assistant_id": await self._assistant(runtime, thread_id), "command": {"resume": resume}}
+            body["stream_mode"] = [*PROTOCOL_MODES]
         else:
             raise InvalidInput(f"no command {str(method)[:40]!r}", where="method", hint="run.start or input.respond")
         started, _ = await self._runs.start(who, runtime, thread_id, body)
@@ -297,7 +303,7 @@ class Threads:
         asked = await self._api.asked(runtime, thread_id)
         if len(asked) != 1:
             return body
-        return {"assistant_id": body["assistant_id"], "command": {"resume": {asked[0].interrupt_id: body["input"]}}}
+        return {**body, "input": None, "command": {"resume": {asked[0].interrupt_id: body["input"]}}}
 
     async def _assistant(self, runtime: Any, thread_id: str) -> str:
         return self._api.name_of((await self._api.thread(runtime, thread_id)).graph)

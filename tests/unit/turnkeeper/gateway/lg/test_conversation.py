@@ -44,9 +44,11 @@ def test_what_waits_has_the_form_of_clients_in_the_state_and_its_task() -> None:
     asked = wire.Interrupt(interrupt_id="i1", kind="permission", tool="put", status="pending", args_json="{}")
     inside = {"id": "i1", "value": {"kind": "permission"}}
     stop = wire.Interrupt(interrupt_id="i2", kind="question", args_json='{"value": "Go on?"}', status="pending")
-    state = state_with({"tasks": [{"interrupts": [inside]}], "interrupts": [inside]}, [asked, stop])
+    inner = {"tasks": [{"interrupts": [inside], "state": None}], "interrupts": [inside]}  # of a subgraph
+    state = state_with({"tasks": [{"interrupts": [inside], "state": inner}], "interrupts": [inside]}, [asked, stop])
     assert [one["id"] for one in state["interrupts"]] == ["i1", "i2"]
-    assert state["tasks"][0]["interrupts"] == state["interrupts"][:1]
+    (task,) = state["tasks"]
+    assert task["interrupts"] == inner["interrupts"] == inner["tasks"][0]["interrupts"] == state["interrupts"][:1]
     assert state["interrupts"][0]["value"]["action_requests"][0]["name"] == "put"
 
 

@@ -64,6 +64,20 @@ def test_a_run_ends_with_end_or_error_and_says_what_waits() -> None:
     assert stream.end("failed", "no bed")[:2] == ("error", {"error": "TurnFailed", "message": "no bed"})
 
 
+@pytest.mark.parametrize("mode", ["updates", "values"])
+def test_a_call_that_waits_is_given_once_in_the_form_in_which_clients_decide(mode: str) -> None:
+    stream = RunStream("turn-1", {mode}, subgraphs=True)
+    raw = {"__interrupt__": [{"id": "i2", "value": {"kind": "tool", "tool": "send"}, "response_schema": None}]}
+    text = {"__interrupt__": [{"id": "i1", "value": "Go on?", "response_schema": None}]}
+    found = told(stream, event(mode, raw, "sub:1"), event(mode, raw), event(mode, text, "sub:1"), event(mode, text))
+    assert found == ([("updates", text)] if mode == "updates" else [("values", {}), ("values", text)])
+    call = wire.Interrupt(interrupt_id="i2", kind="tool", tool="send", args_json="{}", status="pending")
+    if mode == "updates":
+        (left,) = [one.data["__interrupt__"] for one in stream.waiting([ASKED, call])]
+        assert [one["id"] for one in left] == ["i2"]
+        assert left[0]["value"]["action_requests"][0]["name"] == "send"
+
+
 def protocol(**body: Any) -> ThreadProtocol:
     return ThreadProtocol({"channels": CHANNELS, **body}, "agent")
 
