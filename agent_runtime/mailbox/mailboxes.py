@@ -105,6 +105,12 @@ class Mailboxes:
         """Return the header of the trigger of this future turn, if its envelope is in an inbox, claimed or not."""
         return next((known for known in self._queued.values() if known.turn_id == turn_id), None)
 
+    def cordoned(self) -> str:
+        """Return since when this machine takes no new turns; empty if it takes them."""
+        with contextlib.suppress(OSError):
+            return self._home.cordon.read_text(encoding="utf-8")
+        return ""
+
     def lease_of(self, _thread_id: str) -> Lease | None:
         """Return the lease of a thread; None in a home of one machine."""
         return None

@@ -34,7 +34,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
-from turnkeeper.storage.nodes import can_begin
+from turnkeeper.storage.nodes import CORDONED, can_begin
 from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 
@@ -54,6 +54,8 @@ class Ownership:
     Attributes:
         lacking: digests of the categories and graphs that only other machines have.
         lacks: the requirements of a fire that this process cannot meet, in the form of machines' facts.
+        node: the name of this machine.
+        cordoned: since when this machine takes no new turns; empty if it takes them.
         others: the facts of the other live runtimes.
     """
 
@@ -64,8 +66,10 @@ class Ownership:
         """
         self._named = named
         self._database, self._clock, self._entropy, self._log = database, clock, entropy, log
-        self.owner = ""
+        self.owner = self.cordoned = ""
         self.held: dict[str, Lease] = {}
+        self.node = ""
+        self._taking = False
         self.lacking: Callable[[], Collection[str]] = tuple
         self.agents: Collection[str] = (triggers.FIRST_AGENT,)
         self.lacks: Callable[[bytes], Collection[str]] = lambda _data: ()
@@ -94,6 +98,7 @@ class Ownership:
             leases.leave(connection, before)
             for agent in self.agents:  # kept permanently, so that the agent's fires wait for a machine that hosts it
                 set_meta(connection, f"hosted {agent}", "yes")
+            self._read_cordon(connection)
             notify(connection, [""])
 
         self.owner, asked = owner, self._clock.monotonic()
@@ -107,10 +112,17 @@ class Ownership:
         """
         if self._is_fenced():
             return []
+        self._taking = True
+        try:
+            return await self._take_all()
+        finally:
+            self._taking = False
+
+    async def _take_all(self) -> list[tuple[Lease, list[leases.Row]]]:
         taken: list[tuple[Lease, list[leases.Row]]] = []
         for thread_id in await self._database.read(self._wanted):
             lease = self.held.get(thread_id)
-            if lease is None and len(self.held) >= MOST_OWNED:
+            if lease is None and (self.cordoned or len(self.held) >= MOST_OWNED):
                 continue
             try:
                 found = await self._database.run(lambda c, t=thread_id, held=lease: self._take(c, t, held))  # type: ignore[misc]
@@ -129,6 +141,9 @@ class Ownership:
         lacking, most, now_s = self.lacking(), MOST_TAKEN + len(self.held), self._clock.monotonic()
         self._left = {one: until_s for one, until_s in list(self._left.items()) if until_s > now_s}
         left = set(self._left)
+        if self.cordoned:
+            found = leases.wanted(connection, self.owner, leases.MOST_LOOKED_AT, self._elsewhere)
+            return [one for one in found if one in self.held]
         if not lacking and not left:
             return leases.wanted(connection, self.owner, most, self._elsewhere)
         found = leases.wanted(connection, self.owner, leases.MOST_LOOKED_AT, self._elsewhere)
@@ -232,7 +247,7 @@ class Ownership:
             began = self._clock.monotonic()
             try:
                 async with asyncio.timeout(max(FENCE_S - (began - self._renewed), RENEW_S)):
-                    epochs = await self._database.run(lambda c: leases.renew(c, self.owner))
+                    epochs = await self._database.run(self._renew)
                 if epochs is None:
                     self.lose(self.held, "its lease ended")
                     await self._begin()
@@ -244,6 +259,17 @@ class Ownership:
                 self._log.emit("lease.trouble", reason=f"{type(error).__name__}: {error}"[:500])
                 if self._is_fenced():
                     self.lose(self.held, "it could not be renewed")
+
+    def _renew(self, connection: Any) -> dict[str, int] | None:
+        self._read_cordon(connection)
+        return leases.renew(connection, self.owner)
+
+    def _read_cordon(self, connection: Any) -> None:
+        self.cordoned = get_meta(connection, f"{CORDONED} {self.node}")
+
+    def at_rest(self) -> str:
+        """Return since when this machine is cordoned if no turn runs and none can begin; otherwise return nothing."""
+        return "" if self.held or self._taking else self.cordoned
 
     def _is_fenced(self) -> bool:
         """Return whether the last renewal is so old that others may soon own this process's threads."""
@@ -417,6 +443,10 @@ class SharedMailboxes(Mailboxes):
             await super().quarantine(delivery, reason)
         else:
             await self._database.run(lambda c: leases.quarantine(c, lease, delivery.number, reason))
+
+    def cordoned(self) -> str:
+        """Return since when this machine takes no new turns; empty if it takes them."""
+        return self.ownership.cordoned
 
     def lease_of(self, thread_id: str) -> Lease | None:
         """Return this process's lease of a thread; None if it does not own the thread."""

@@ -69,14 +69,18 @@ class Lanes:
         on_done: Callable[[], None],
         shared: Mailboxes | None = None,
         settle: Callable[[str], Awaitable[None]] | None = None,
+        cordoned: Callable[[], str] = str,
     ) -> None:
         """Take the handler of items, which must not raise, and `on_done`, which is called after each finished item.
+
+        While `cordoned` returns a text, no turn begins and no decision continues one. What runs is finished.
 
         With `shared`, a lane exists while this process owns its thread. When the lane is empty, `settle` waits for
         pending writes of the thread, and then the thread is released.
         """
         self._shared = shared
         self._settle = settle
+        self._cordoned = cordoned
         self._handle = handle
         self._clock = clock
         self._slots = asyncio.Semaphore(most_at_once)
@@ -85,7 +89,7 @@ class Lanes:
         self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each task waits until the pause ends
         self._dropped: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._depth = 0
+        self._depth = self._running = 0
 
     @property
     def depth(self) -> int:
@@ -148,10 +152,25 @@ class Lanes:
         await asyncio.gather(*late, return_exceptions=True)
 
     async def _end_pause(self, thread_id: str, until: datetime) -> None:
-        while (left_s := (until - self._clock.now()).total_seconds()) > 0.0:
-            await self._clock.sleep(min(left_s, LONGEST_WAIT_S))
+        while (left_s := (until - self._clock.now()).total_seconds()) > 0.0 or self._cordoned():
+            await self._clock.sleep(min(left_s if left_s > 0.0 else NEXT_S, LONGEST_WAIT_S))
         del self._pauses[thread_id]
         self.put(thread_id, Item(asked=Incoming(source="recovery")))
+
+    def is_at_rest(self) -> bool:
+        """Return whether the machine is cordoned, no item runs, and all others wait for the end of the cordon."""
+        waiting = ((lane, item) for lane in self._lanes.values() for item in lane.items)
+        return bool(self._cordoned()) and not self._running and all(self._is_held(*each) for each in waiting)
+
+    def look(self) -> None:
+        """Look at all lanes again, because a cordon began or ended."""
+        for lane in self._lanes.values():
+            lane.news.set()
+
+    def _is_held(self, lane: _Lane, item: Item) -> bool:
+        """Return whether an item waits for the end of a cordon: it begins or continues a turn, and was not tried."""
+        goes_on = item.asked.source in {"cancel", "recovery"} or id(item) in lane.resting
+        return not goes_on and bool(self._cordoned())
 
     def drop(self, thread_id: str) -> None:
         """Cancel the running item of a thread and drop the waiting ones, because another process owns the thread."""
@@ -170,14 +189,19 @@ class Lanes:
             wait_s = await self._pass(thread_id, lane) if lane.items else NEXT_S
             if wait_s is not None:
                 await self._clock.wait(lane.news, min(max(wait_s, 0.0), LONGEST_WAIT_S))
-        if self._stopping and self._shared is not None and self._lanes.get(thread_id) is lane:
+        is_cordoned = bool(self._cordoned())
+        if (self._stopping or is_cordoned) and self._shared is not None and self._lanes.get(thread_id) is lane:
             await self._settled(thread_id)
             await self._shared.hand_over(thread_id)
+            if is_cordoned:
+                self.drop(thread_id)  # the thread's next owner gets the envelopes
         if not lane.items and self._lanes.get(thread_id) is lane:
             del self._lanes[thread_id]
 
     async def _goes_on(self, thread_id: str, lane: _Lane) -> bool:
         """Return whether the lane has more to do; if not, release its thread."""
+        if self._shared is not None and self._cordoned() and all(self._is_held(lane, item) for item in lane.items):
+            return False
         if lane.items or self._stopping or self._shared is None:
             return bool(lane.items) and not self._stopping
         await self._settled(thread_id)
@@ -196,14 +220,18 @@ class Lanes:
         """Handle the first item that is ready; return how many seconds to wait if none is ready."""
         soonest, held_up = LONGEST_WAIT_S, False
         for item in list(lane.items):
-            if held_up and item.trigger is not None:
+            if (held_up and item.trigger is not None) or self._is_held(lane, item):
                 continue
             rest_s = lane.resting.get(id(item), 0.0) - self._clock.monotonic()
             if rest_s <= 0.0:
                 async with self._slots:
-                    if self._stopping:
+                    if self._stopping or self._is_held(lane, item):
                         return soonest
-                    handled = await self._handle(thread_id, item)
+                    self._running += 1
+                    try:
+                        handled = await self._handle(thread_id, item)
+                    finally:
+                        self._running -= 1
                 if item not in lane.items:
                     return None  # this process lost the thread meanwhile
                 if handled.done:
@@ -213,7 +241,9 @@ class Lanes:
                     self._on_done()
                     return None
                 rest_s = handled.rest_s
-                lane.resting[id(item)] = self._clock.monotonic() + rest_s
+                lane.resting.pop(id(item), None)
+                if rest_s > 0.0:
+                    lane.resting[id(item)] = self._clock.monotonic() + rest_s
                 if handled.until is not None:
                     soonest = min(soonest, (handled.until - self._clock.now()).total_seconds())
             if rest_s > 0.0:

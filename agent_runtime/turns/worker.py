@@ -4,6 +4,7 @@ It also stores the input for an agent's next turn: handoffs from the bus and not
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
-from turnkeeper.storage.files import Files
+from turnkeeper.storage.files import Files, replace_whole
 
 SENDER = "watchdog"
 LARGEST_NOTES = 1 << 20  # bytes of a notes file; the shown part has its own limit
@@ -141,7 +142,13 @@ class Worker:
         shared = parts.mailboxes if parts.mailboxes.is_shared else None
         handle = self._handle if shared is None else self._handle_owned
         self._lanes = Lanes(
-            handle, clock, most_at_once=most_at_once, on_done=self._on_done, shared=shared, settle=self._settle
+            handle,
+            clock,
+            most_at_once=most_at_once,
+            on_done=self._on_done,
+            shared=shared,
+            settle=self._settle,
+            cordoned=parts.mailboxes.cordoned,
         )
         self._turns = Turns(parts, self._lanes, clock)
         self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
@@ -157,6 +164,7 @@ class Worker:
         self._answering: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
         self._timing: asyncio.Task[None] | None = None
+        self._home, self._cordoned = home, ""
         self._began = clock.now()
         self._on_shutdown: Callable[[], None] = _nothing
 
@@ -259,8 +267,20 @@ class Worker:
                 self._failpoints.reach("runtime.claimed")
             # An inbox caches its listing, so after a full claim only an empty claim proves that it is empty.
             behind = bool(taken) and (behind or len(taken) + len(aside) >= room)
+            self._note_cordon()
             if not behind:
                 await self._clock.wait(news, POLL_S)
+
+    def _note_cordon(self) -> None:
+        """Look at the lanes after a change of the cordon. On one machine, confirm in a file that no turn runs."""
+        since = self._mailboxes.cordoned()
+        if since != self._cordoned.partition(" ")[0]:
+            self._cordoned = since
+            self._lanes.look()
+        confirmed = f"{since} {os.getpid()}"
+        if self._cordoned != confirmed and not self._mailboxes.is_shared and self._lanes.is_at_rest():
+            replace_whole(self._home.cordoned, confirmed.encode())
+            self._cordoned = confirmed
 
     async def _claim_some(self, room: int) -> list[Delivery]:
         try:

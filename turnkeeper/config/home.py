@@ -86,6 +86,16 @@ class Home:
         return self.root / "state" / "run"
 
     @property
+    def cordon(self) -> Path:
+        """The time since which this machine takes no new turns; absent if it takes them."""
+        return self.root / "state" / "cordoned"
+
+    @property
+    def cordoned(self) -> Path:
+        """The cordon and the pid of the runtime that confirmed it, when no turn ran; it may be outdated."""
+        return self.run / "cordoned"
+
+    @property
     def workers(self) -> Path:
         """The number of workers from the last `turnkeeper up N`; missing before that."""
         return self.root / "state" / "workers"

@@ -38,6 +38,7 @@ FORGOTTEN_AFTER_S = 86_400.0
 ALERT_AFTER_S = 60.0  # silence of a whole machine before an alert; the alerting process must have beaten for as long
 ALERTED = (1 << 63) - 1
 AGENTS = "agents"  # the fact with the agents that a runtime hosts
+CORDONED = "cordoned"  # the fact of a runtime since when it takes no new turns, while none of its turns runs
 UNUSABLE = "cannot be used: "  # prefix of the fact about a category that a machine cannot read
 CLAIM_S = 15.0
 _NOW = Statement(sa.select(now_us()))
@@ -185,7 +186,7 @@ def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> fr
     >>> lacking({"category a": "1", "config x": "2"}, [{"category a": "3", "config x": "4"}, {"category a": "1"}])
     frozenset({'3'})
     """
-    told = {said for each in others for what, said in each.items() if not what.startswith(("config", AGENTS))}
+    told = {said for each in others for what, said in each.items() if not what.startswith(("config", AGENTS, CORDONED))}
     return frozenset(said for said in told - set(facts.values()) if not said.startswith(UNUSABLE))
 
 
@@ -265,7 +266,7 @@ class Beat:
         asked = self._clock.monotonic()
         at, found = await self._transact(lambda c: (self._nodes.beat(c, self._node | said), self._nodes.listed(c)))
         alike = [each for each in self._others_of(found) if each.lives]
-        self.lacking = lacking(facts, [each.facts for each in alike])
+        self.lacking = lacking(facts, [each.facts for each in alike if CORDONED not in each.facts])
         self.others = [each.facts for each in alike if not each.draining]
         self.on_seen(found, from_us(at))
         was_set_s = abs((from_us(at) - self._clock.now()).total_seconds())
@@ -362,12 +363,14 @@ _LET_GO = Statement(
 )
 
 
+CORDON = "INSERT INTO runtime.meta VALUES (%s, %s) ON CONFLICT DO NOTHING"
 _NODES = """
     WITH now AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at)
     SELECT n.*, greatest(0, (SELECT at FROM now) - n.beat_us) / 1e6 AS silent_s,
         (SELECT count(*) FROM runtime.threads t WHERE n.owner <> '' AND t.owner = o.owner) AS threads,
         (SELECT count(*) FROM runtime.threads t JOIN runtime.turns u USING (thread_id)
-            WHERE n.owner <> '' AND t.owner = o.owner AND u.status = 'running') AS turns
+            WHERE n.owner <> '' AND t.owner = o.owner AND u.status = 'running') AS turns,
+        (SELECT value FROM runtime.meta WHERE n.role = 'agent-runtime' AND key = 'cordoned ' || n.name) AS cordoned
     FROM runner.nodes n LEFT JOIN runtime.owners o ON o.owner = n.owner AND o.until_us > (SELECT at FROM now)
     ORDER BY n.name, n.host, n.role, n.started_us"""
 _QUEUE = """
@@ -458,7 +461,13 @@ def _process(row: Row) -> dict[str, Any]:
     lives = silent_s < GONE_AFTER_S
     return {
         **{name: row[name] for name in ("node_id", "name", "host", "role", "version", "threads", "turns")},
-        "state": "stale" if not lives else "draining" if row["draining"] else "ready",
+        "state": "stale"
+        if not lives
+        else "draining"
+        if row["draining"]
+        else "cordoned"
+        if row["cordoned"]
+        else "ready",
         "started_at": rfc3339(from_us(row["started_us"])),
         "beat_at": rfc3339(from_us(row["beat_us"])),
         "silent_s": round(silent_s, 1),

@@ -50,7 +50,7 @@ def open_mailboxes(
     basis.stack.callback(beside.close)
     beside.check = nodes.refuse_restored(basis.clock)
     ownership = Ownership(beside, basis.home.run / "owner", clock=basis.clock, entropy=basis.entropy, log=basis.log)
-    ownership.agents = hosted(basis.settings)
+    ownership.agents, ownership.node = hosted(basis.settings), nodes.name_of(basis.settings.node)
     ownership.lacks = lambda data: _lacked(data, categories, basis.graphs.catalog)
     if basis.beat is not None:
         beat, digests, catalog = basis.beat, _digests_of_graphs(basis), basis.graphs.catalog
@@ -58,7 +58,7 @@ def open_mailboxes(
         store.right.digest_of_graph = lambda name: digests.get(f"graph {catalog.graph_of(name)}", "")
         basis.beat.on_gone = partial(nodes.alert, basis.home, basis.log.emit)
         basis.beat.on_seen = partial(nodes.date_alerts, basis.home)
-        basis.beat.owner, basis.beat.facts = lambda: ownership.owner, _facts(basis, categories)
+        basis.beat.owner, basis.beat.facts = lambda: ownership.owner, _facts(basis, categories, ownership)
 
     def trouble(why: str) -> None:
         basis.log.emit("store.unreachable", reason=why)
@@ -110,19 +110,23 @@ def _digests_of_graphs(basis: Basis) -> dict[str, str]:
     return {f"graph {name}": one.digest for name, one in basis.graphs.opened.items()}
 
 
-def _facts(basis: Basis, categories: Categories) -> Callable[[], dict[str, str]]:
-    """Return a function that describes the categories, graphs and settings of this machine."""
+def _facts(basis: Basis, categories: Categories, ownership: Ownership) -> Callable[[], dict[str, str]]:
+    """Return a function that describes the categories, graphs, settings and cordon of this machine."""
     same = {name: nodes.digest(said) for name, said in basis.settings.common.items()}
     same |= _digests_of_graphs(basis) | {nodes.AGENTS: " ".join(hosted(basis.settings))}
 
     def now() -> dict[str, str]:
-        found = categories.all()
-        return same | {
-            f"category {one.name}": nodes.digest(one.category.to_dict())
-            if one.category
-            else nodes.UNUSABLE + one.problem[:300]
-            for one in found
-        }
+        found, since = categories.all(), ownership.at_rest()
+        return (
+            same
+            | ({nodes.CORDONED: since} if since else {})
+            | {
+                f"category {one.name}": nodes.digest(one.category.to_dict())
+                if one.category
+                else nodes.UNUSABLE + one.problem[:300]
+                for one in found
+            }
+        )
 
     return now
 

@@ -5,6 +5,9 @@ from turnkeeper.config.surfaces import Surface
 SURFACE = Surface(
     name="cluster",
     offers={
+        "checks of machines": "turnkeeper.constellation.inspect.cluster:checks",
+        "columns of machines": "turnkeeper.constellation.inspect.cluster:machine_columns",
+        "findings of machines": "turnkeeper.constellation.inspect.cluster:findings",
         "lost end of a chain": "agent_runtime.daemon.cluster.losses:lost_end",
         "loss of a database": "agent_runtime.daemon.cluster.losses:found_loss",
         "shared-beat": "agent_runtime.daemon.cluster.parts:join",
@@ -19,6 +22,7 @@ SURFACE = Surface(
         "agent_runtime.mailbox.shared",
         "task_runner.dispatcher.shared",
         "task_runner.store.shared",
+        "turnkeeper.constellation.inspect.cluster",
         "turnkeeper.storage.server.inboxes",
         "turnkeeper.storage.server.snapshot",
     ),

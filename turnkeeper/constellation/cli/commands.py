@@ -18,7 +18,7 @@ from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home, places
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
-from turnkeeper.config.surfaces import imported, surfaces
+from turnkeeper.config.surfaces import imported, required, surfaces
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Output, OutputOption, home, named_home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
@@ -365,8 +365,7 @@ def _shared(place: Home) -> tuple[Any, list[Finding]]:
         if not (url := load_settings(place).store.shared_url):
             return None, []
         shared = import_module("turnkeeper.storage.nodes").read_cluster(url)
-        cluster = import_module("turnkeeper.constellation.inspect.cluster")
-        return shared, [*cluster.of_inboxes(shared), *cluster.of_categories(shared)]
+        return shared, required("findings of machines", shared)
     except TurnkeeperError as error:
         return None, [Finding(process="", what=f"{error.where}: {error.what}", fix=error.hint, degraded=False)]
 
@@ -384,8 +383,9 @@ def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, footer
     show_rows(rows, _STATUS, output, name_key="process")
     if output is not Output.NAME:
         print()
-        columns = import_module("turnkeeper.constellation.inspect.cluster").COLUMNS
-        show_rows(machines, columns, output, name_key="node", footer=nodes.queue_line(shared.queue))
+        show_rows(
+            machines, required("columns of machines"), output, name_key="node", footer=nodes.queue_line(shared.queue)
+        )
         note(footer)
 
 

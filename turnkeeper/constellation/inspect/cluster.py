@@ -4,6 +4,7 @@ Everything is read from the database, on a read-only connection, so every machin
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from turnkeeper.console.lists import columns
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
@@ -23,6 +24,30 @@ COLUMNS = columns(
     silent_s=lambda row: f"{nodes.span(row['silent_s'])} ago",
     offset_s=lambda row: f"{row['offset_s']:+.1f}s",
 )
+
+
+def machine_columns() -> Any:
+    """Return the columns of `turnkeeper status` for machines."""
+    return COLUMNS
+
+
+def findings(cluster: nodes.Cluster) -> list[Finding]:
+    """Return the findings about the machines for `turnkeeper status`."""
+    return [*of_inboxes(cluster), *of_categories(cluster), *of_cordons(cluster)]
+
+
+def checks(cluster: nodes.Cluster) -> dict[str, tuple[Finding, ...]]:
+    """Return the findings for `turnkeeper doctor`, by check."""
+    of_machines = (*of_nodes(cluster), *of_cordons(cluster))
+    inboxes = tuple(of_inboxes(cluster))
+    return {"database": tuple(of_server(cluster)), "nodes": of_machines, "inboxes of terminals": inboxes}
+
+
+def of_cordons(cluster: nodes.Cluster) -> Iterator[Finding]:
+    """Yield a finding if no machine takes turns because each one is cordoned."""
+    states = {row["state"] for row in nodes.current(cluster.processes) if row["role"] == "agent-runtime"}
+    if "cordoned" in states and "ready" not in states:
+        yield Finding(process="", what="no machine takes new turns: all are cordoned", fix="turnkeeper uncordon NODE")
 
 
 def of_inboxes(cluster: nodes.Cluster) -> Iterator[Finding]:
@@ -112,7 +137,7 @@ def _differences(rows: Sequence[nodes.Row]) -> Iterator[Finding]:
     programs = [str(row["node_id"]).rpartition("-")[0] for row in rows]  # both daemons of a page have one role
     for program in sorted(set(programs)):
         alike = [row for row, its in zip(rows, programs, strict=True) if its == program]
-        for what in sorted({name for row in alike for name in row["facts"]} - {nodes.AGENTS}):
+        for what in sorted({name for row in alike for name in row["facts"]} - {nodes.AGENTS, nodes.CORDONED}):
             have: dict[str, list[str]] = {}
             for row in alike:
                 have.setdefault(row["facts"].get(what, ""), []).append(row["name"])

@@ -22,7 +22,7 @@ from turnkeeper.config.build import build, install_command
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings, unread_sections
 from turnkeeper.config.started import Start, changes, read_start, settings_now
-from turnkeeper.config.surfaces import gathered, processes, surfaces
+from turnkeeper.config.surfaces import gathered, processes, required, surfaces
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import escalation, markers
@@ -262,16 +262,14 @@ def _cluster(home: Home) -> Iterator[Check]:
     try:
         if not (url := load_settings(home).store.shared_url):
             return
-        cluster = import_module("turnkeeper.constellation.inspect.cluster")  # only for homes with one
-        found = import_module("turnkeeper.storage.nodes").read_cluster(url)
+        checked = required("checks of machines", import_module("turnkeeper.storage.nodes").read_cluster(url))
     except InvalidInput:  # another check reports this
         return
     except TurnkeeperError as error:
         yield Check(name="database", findings=(_finding(error),))
         return
-    yield Check(name="database", findings=tuple(cluster.of_server(found)))
-    yield Check(name="nodes", findings=tuple(cluster.of_nodes(found)))
-    yield Check(name="inboxes of terminals", findings=tuple(cluster.of_inboxes(found)))
+    for name, findings in checked.items():
+        yield Check(name=name, findings=findings)
 
 
 def _listens(home: Home) -> Iterator[Finding]:

@@ -359,6 +359,7 @@ def _strike(url: str, name: str) -> int:
     """Delete the stale processes of a machine. Return their number. Raises NotFound, or Conflict."""
     with nodes.connected(url) as connection:
         if count := connection.execute(_STRIKE.encode(), (name, nodes.GONE_AFTER_S)).rowcount:
+            connection.execute(b"DELETE FROM runtime.meta WHERE key = 'cordoned ' || %s", (name,))
             return int(count)
         found = connection.execute("SELECT name FROM runner.nodes").fetchall()
     names = sorted({str(row["name"]) for row in found})

@@ -1,0 +1,42 @@
+"""`cordon`, `drain` and `uncordon` by the command line, with real daemons."""
+
+import pytest
+
+from tests.support.constellation import Constellation
+from tests.support.machines import TwoMachines
+
+pytestmark = pytest.mark.process
+SLOW = {"TURNKEEPER_OFFLINE_DELAY_S": "3600"}
+
+
+def test_drain_waits_for_the_turns_of_a_machine_and_the_cordon_outlives_a_restart(stopped: Constellation) -> None:
+    stopped.start(**SLOW)
+    name = ["runtime"] if isinstance(stopped, TwoMachines) else []
+    stopped.create("digest", "--every", "1h")
+    stopped.command("task-runner", "run", "digest")
+    (turn,) = stopped.until(
+        "a turn to run", lambda: stopped.ask("agent-runtime", "turns", "list", "--status", "running")
+    )
+    late = stopped.attempt("turnkeeper", "drain", *name, "--deadline", "0s")
+    assert late.returncode == 1
+    assert f"turns still run on {(name or [''])[0]}" in late.stderr
+    assert f"{turn['turn_id']} (digest, in general)" in late.stderr
+    stopped.command("agent-runtime", "turns", "cancel", turn["turn_id"])
+    stopped.command("turnkeeper", "drain", *name, "--deadline", "10m")
+    stopped.stop()
+    stopped.start()
+    stopped.command("task-runner", "run", "digest")
+    stopped.command("turnkeeper", "drain", *name, "--deadline", "10m")
+    assert stopped.ask("agent-runtime", "turns", "list", "--status", "running") == []
+    shown = stopped.attempt("turnkeeper", "status")
+    assert ("cordoned" if name else "takes no new turns since") in shown.stdout + shown.stderr
+    assert [entry["outcome"] for entry in stopped.history("digest")].count("succeeded") == 0
+    stopped.command("turnkeeper", "uncordon", *name)
+    stopped.until_outcome("digest", "succeeded")
+    assert "was not cordoned" in stopped.attempt("turnkeeper", "uncordon", *name).stderr
+
+
+def test_only_a_machine_that_exists_is_cordoned(constellation: Constellation) -> None:
+    refused = constellation.attempt("turnkeeper", "cordon", "nowhere")
+    assert refused.returncode == 3
+    assert "nowhere" in refused.stderr
