@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from sqlalchemy import select
+
+from agent_runtime.store.schema import threads
 from tests.integration.runtime.harness import PATIENCE_S, Bench
 from tests.support.clock import look_again
 from tests.support.scripted import calls
@@ -49,6 +52,12 @@ async def test_a_cordoned_machine_finishes_what_runs_and_begins_nothing(bench: B
     bench.go.set()
     assert (await bench.stopped(running.turn_id)).turn_id == running.turn_id
     await until(lambda: at_rest(bench))
+    if bench.shared:
+        mailboxes: Any = bench.runtime.mailboxes
+        renewed = mailboxes.ownership._renewed
+        await until(lambda: mailboxes.ownership._renewed != renewed)
+        taken = await bench.runtime.store.read(lambda c: list(c.execute(select(threads.c.thread_id)).scalars()))
+        assert taken == ["thread-a"], "it takes no thread, or it would hand it over again and again"
     assert set(await bench.history()) == {"STARTED", "SUCCEEDED"}
     assert (await bench.history()).count("STARTED") == 1
     await asyncio.to_thread(cordon.end)
