@@ -220,7 +220,7 @@ FIELDS = (
     Field("every", TEXT, "--every", "An interval: 90s, 15m, 1h30m, 1d.", attribute="schedule"),
     Field("at", TEXT, "--at", "Once, at this time: tomorrow 9am, mon 17:30, 2026-11-21T09:00.", attribute="schedule"),
     Field("in", TEXT, "--in", "Once, after this duration.", attribute="schedule"),
-    Field("rrule", TEXT, "--rrule", "A recurrence rule: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9.", attribute="schedule"),
+    Field("rrule", TEXT, "--rrule", "A rule: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0.", attribute="schedule"),
     Field("dynamic", FLAG, "--dynamic", "Self-paced: each turn asks for the next one.", attribute="schedule"),
     Field(
         "on", TEXT, "--on", "Fire for this event, with or without a schedule: turn_end, task.succeeded, or your own.",

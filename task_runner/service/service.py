@@ -20,7 +20,7 @@ from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
 from task_runner.service import changes, lists
 from task_runner.service.causes import cause_of
-from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
+from task_runner.service.task_spec import Defaults, as_loop, minutes_of_rule, parse_spec, refuse_nul
 from task_runner.service.views import previewed, show_fire, show_task, stamp
 from task_runner.service.watch import REST_S, Change, TaskChanges
 from task_runner.store.rows import Glance
@@ -85,6 +85,7 @@ class Service:
         definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
         self._check_lasting([spec])
         warnings = await self._names.check({definition.category}, {definition.graph}, definition)
+        warnings += minutes_of_rule(definition)
         warnings += await self._store.read(lambda session: offered("missing before", session, definition) or [])
         if request.dry_run:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
@@ -112,10 +113,8 @@ class Service:
         if self._serving is not None:
             stamp(answer.serving_since, self._serving.since)
             answer.daemon_version = __version__
-        try:
+        with suppress(TurnkeeperError):
             answer.decisions_waiting = await self._runtime.decisions_waiting(_DECISIONS_DEADLINE_S)
-        except TurnkeeperError:
-            return answer
         return answer
 
     async def update_task(self, request: wire.UpdateTaskRequest) -> wire.UpdateTaskResponse:
@@ -126,6 +125,7 @@ class Service:
         changed = changes.changed_fields(task.definition, definition)
         given = definition if set(_GIVEN) & set(changed) else None
         warnings = await self._names.check({definition.category}, {definition.graph}, given)
+        warnings += minutes_of_rule(definition)
         answer = wire.UpdateTaskResponse(
             changed=definition != task.definition,
             changed_fields=changed,
@@ -170,13 +170,14 @@ class Service:
         return wire.ApplyTasksResponse(applied=applied)
 
     async def _unread(self, planned: Iterable[changes.Changed]) -> dict[str, list[str]]:
-        """Return, by task, warnings about what new and changed tasks give their graphs.
+        """Return, by task, warnings about their rules, and what new and changed ones give their graphs.
 
         Tasks that differ only in their prompts are checked once. Raises InvalidInput, which names the task.
         """
         asked, found = dict[tuple[Any, ...], list[str]](), dict[str, list[str]]()
         for change in planned:
             given = change.task.definition
+            found[given.name] = minutes_of_rule(given)
             key = (bool(given.prompt), given.agent, *(getattr(given, name) for name in _GIVEN[1:]))
             if change.action == "created" or set(_GIVEN) & {*change.fields}:
                 try:
@@ -184,7 +185,7 @@ class Service:
                 except InvalidInput as error:
                     error.where = f"{given.name}: {error.where}"
                     raise
-                found[given.name] = asked[key]
+                found[given.name] += asked[key]
         return found
 
     async def delete_task(self, request: wire.DeleteTaskRequest) -> wire.Task:
@@ -594,7 +595,4 @@ def _handler(operation: Any) -> Any:
 
 
 def _stream(operation: Any) -> Any:
-    def handle(request: Any, _context: object) -> Any:
-        return operation(request)
-
-    return handle
+    return lambda request, _context: operation(request)

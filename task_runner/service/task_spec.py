@@ -6,6 +6,7 @@ limited: it expires, has a small random delay so that many tasks do not fire at 
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -226,6 +227,14 @@ def _prompt(given: _Given) -> str:
     refuse_nul(text, "prompt")
     check_envelope_text(text, where="prompt")
     return text
+
+
+def minutes_of_rule(definition: Definition) -> list[str]:
+    """Return a warning if a recurrence rule names an hour, and takes the minute from the creation of its task."""
+    text = definition.schedule.text if definition.schedule.kind is ScheduleKind.RRULE else ""
+    if "BYHOUR=" not in text or re.search("BYMINUTE=|DTSTART|MINUTELY", text) or definition.start_at:
+        return []
+    return [f"the rule names no minute, so it fires at the minute of the task's creation; write {text};BYMINUTE=0"]
 
 
 def refuse_nul(text: str, field: str) -> None:

@@ -221,6 +221,10 @@ def test_a_time_that_was_missed_is_delivered_as_a_failure_once(constellation: Co
     with delivering(constellation):
         (request,) = until(constellation, hook, "late")
         constellation.until("its delivery", partial(is_delivered, constellation, "late"))
+    (row,) = constellation.ask("turnkeeper", "task", "history", "late")
+    assert (row["fire_id"], row["deliveries"]) == (None, ["ops: delivered"])
+    told = constellation.command("turnkeeper", "task", "explain", "late", "--at", due)
+    assert "(failure) to ops was delivered" in told
     with delivering(constellation):
         constellation.create("next", "--in", "1s", "--prompt", "Summarise.")
         constellation.await_outcome("next", "succeeded")

@@ -33,7 +33,8 @@ CRON = {
     "0 9 30 2 *": "an expression that never fires",
 }
 RRULE = {
-    "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9": "the last Friday of each month",
+    "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0": "the last Friday of each month",
+    "FREQ=DAILY;BYHOUR=9": "without `BYMINUTE`, the minute of the start",
     "DTSTART:20260302T090000 FREQ=DAILY;INTERVAL=3": "every third day from a start, in the task's zone",
     "DTSTART;VALUE=DATE:20260302 FREQ=YEARLY": "a day as the start",
     "FREQ=DAILY;BYMONTHDAY=1,3,5;BYDAY=MO;BYHOUR=0;BYMINUTE=0": "both conditions have to hold",

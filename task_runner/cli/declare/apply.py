@@ -206,7 +206,8 @@ def read_crontab(text: str) -> Carried:
             continue
         entry = _ENTRY.match(line)
         if entry is None or entry[1] == "@reboot":
-            left.append((number, "@reboot has no time" if entry else f"{line.strip()[:60]!r} is not an entry"))
+            no_time = "@reboot has no time: let cron run turnkeeper task run NAME"
+            left.append((number, no_time if entry else f"{line.strip()[:60]!r} is not an entry"))
             continue
         cron = " ".join(entry[1].split())
         if refused := _refused(cron, timezone):

@@ -38,7 +38,7 @@ def explain(
     answer = runner().call(wire.ExplainFireRequest(name=name, at=given))
     if output in {console.Output.TABLE, console.Output.WIDE}:
         asked = offered("questions of a turn", answer.fire.turn_id) or ()
-        deliveries = offered("deliveries of a fire", console.home(), answer.fire.fire_id) or ()
+        deliveries = offered("deliveries of a fire", console.home(), texts.entry_name(answer.fire)) or ()
         for line in (*answer.lines, *asked, *deliveries):
             console.say(console.for_people(line))
         return

@@ -346,7 +346,12 @@ def test_a_crontab_becomes_tasks_and_what_cannot_is_listed(command, tmp_path) ->
     assert [(row["name"], row["cron"]) for row in json.loads(out)] == [
         ("cron-backup-all", "30 2 * * 1-5"), ("cron-report-50-done", "@daily"), ("cron-mail-s-hi", "0 * * * *"),
     ]  # fmt: skip
-    for number, says in ((2, "MAILTO"), (6, "after %"), (7, "@reboot has no time"), (8, "is not an entry")):
+    for number, says in (
+        (2, "MAILTO"),
+        (6, "after %"),
+        (7, "let cron run turnkeeper task run NAME"),
+        (8, "is not an entry"),
+    ):
         assert f"{path}:{number}: not imported: " in err
         assert says in err
     shown = json.loads(command("show", "cron-report-50-done", "-o", "json")[1])

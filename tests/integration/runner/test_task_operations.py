@@ -32,6 +32,28 @@ async def test_creation_fills_in_and_echoes_every_default(rig: Rig, peer: Peer) 
     assert answer.warnings == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "corrected"),
+    [
+        ({"rrule": "FREQ=DAILY;BYHOUR=9"}, "FREQ=DAILY;BYHOUR=9;BYMINUTE=0"),
+        ({"rrule": "FREQ=DAILY;BYHOUR=9;BYMINUTE=30"}, ""),
+        ({"rrule": "DTSTART:20260302T093000 FREQ=DAILY;BYHOUR=9"}, ""),
+        ({"rrule": "FREQ=DAILY;BYHOUR=9", "start_at": "2026-03-02T09:30:00Z"}, ""),
+        ({"rrule": "FREQ=MINUTELY;INTERVAL=30;BYHOUR=9"}, ""),
+    ],
+)
+async def test_a_rule_that_names_an_hour_and_no_minute_is_stored_with_a_warning(
+    rig: Rig, peer: Peer, fields: dict[str, str], corrected: str
+) -> None:
+    given = spec(every=None, **fields)
+    created = await rig.service.create_task(wire.CreateTaskRequest(spec=given))
+    updated = await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=given))
+    given.name = "second"
+    (applied,) = (await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[given]))).applied
+    for warnings in (created.warnings, updated.warnings, applied.warnings):
+        assert [corrected in one for one in warnings] == ([True] if corrected else [])
+
+
 async def test_who_watches_tasks_is_told_once_what_is_due_was_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     task = (await rig.service.create_task(wire.CreateTaskRequest(spec=spec()))).task
     stream = rig.service.watch_tasks(wire.WatchTasksRequest(names_only=True))

@@ -15,28 +15,28 @@ from turnkeeper.errors import Conflict, TurnkeeperError
 _SECTION = "[delivery]"  # in config.toml of every home that has delivered anything
 
 
-def sentences(home: Home, fire_id: str) -> list[str]:
-    """Return a sentence about each delivery of a fire, for `explain`. Empty if there is none."""
-    if not fire_id or not _delivers(home):
+def sentences(home: Home, name: str) -> list[str]:
+    """Return a sentence about each delivery of a named entry of the ledger, for `explain`. Empty if there is none."""
+    if not _delivers(home):
         return []
     outbox: Any = import_module("turnkeeper.constellation.delivery.outbox")
     try:
-        return [outbox.sentence(row) for row in outbox.of_fires(home, [fire_id])]
+        return [outbox.sentence(row) for row in outbox.of_fires(home, [name])]
     except TurnkeeperError as error:
         if isinstance(error, Conflict) and not outbox.load_settings(home).delivery.enabled:
             return []  # no process has made its tables on the shared database
         return [f"Its deliveries cannot be read: {error}"]
 
 
-def states(home: Home, fire_ids: Collection[str]) -> dict[str, list[str]]:
-    """Return, by fire id, the target and the state of each delivery. Empty if none can be read."""
+def states(home: Home, names: Collection[str]) -> dict[str, list[str]]:
+    """Return, by the name of an entry of the ledger, the target and state of its deliveries. Empty if not readable."""
     found = defaultdict[str, list[str]](list)
-    if not fire_ids or not _delivers(home):
+    if not names or not _delivers(home):
         return found
     outbox: Any = import_module("turnkeeper.constellation.delivery.outbox")
     with suppress(TurnkeeperError):  # `explain` tells why; a history without deliveries is still a history
-        for row in outbox.of_fires(home, fire_ids):
-            found[row.fire_id].append(f"{row.target}: {row.state}")
+        for row in outbox.of_fires(home, names):
+            found[outbox.entry_of(row, names)].append(f"{row.target}: {row.state}")
     return found
 
 

@@ -5,7 +5,6 @@ delivered once, with its outcome in the ledger: a failed attempt that will be re
 became a turn has no event; the ledger names it.
 """
 
-import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 
 from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.delivery import outbox, targets
-from turnkeeper.constellation.delivery.outbox import SETTLING, WAITING, Delivery
+from turnkeeper.constellation.delivery.outbox import SETTLING, WAITING, Delivery, delivery_key
 from turnkeeper.errors import NotFound
 from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.rpc.process import Failpoints
@@ -320,8 +319,3 @@ def digest_of(name: str, rows: list[Delivery], now: Any) -> Delivery:
         key=key, kind="digest", state=WAITING, next_us=to_us(now), made_us=to_us(now), target=name,
         body=json.dumps(body, ensure_ascii=False),
     )  # fmt: skip
-
-
-def delivery_key(about: str, target: str) -> str:
-    """Return the key of a delivery, which depends only on its result and its target."""
-    return f"msg_{hashlib.sha256(f'{about} {target}'.encode()).hexdigest()[:32]}"

@@ -8,6 +8,7 @@ A delivery goes out at least once. Every try has the same key, so a receiver can
     delivered, given up, dropped    the delivery is over; its text is removed
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -192,14 +193,34 @@ def rows_of(connection: Connection, *, limit: int, after: int = 0, only_open: bo
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def of_fires(home: Home, fire_ids: Collection[str]) -> list[Delivery]:
-    """Return the deliveries of fires, oldest first. Empty if the home delivers nothing. Raises TurnkeeperError."""
+def of_fires(home: Home, names: Collection[str]) -> list[Delivery]:
+    """Return the deliveries of entries of the ledger, oldest first. Empty if the home delivers nothing.
+
+    Args:
+        names: the name of each entry: its fire id, or the key of its settling row if it has none.
+
+    Raises:
+        TurnkeeperError: the outbox cannot be read.
+    """
     store = open_outbox(home, read_only=True)
     if store is None:
         return []
-    query = select(*_ALL).where(one_of(_ROW.fire_id, list(fire_ids)) & (_ROW.target != "")).order_by(_ROW.number)
+    tasks = [name.partition(":")[0] for name in names]
+    of_entries = one_of(_ROW.task_id, tasks) & (_ROW.fire_id == "")
+    query = select(*_ALL).where((one_of(_ROW.fire_id, list(names)) | of_entries) & (_ROW.target != ""))
     with closing(store):
-        return store.submit(lambda connection: [Delivery(*row) for row in connection.execute(query)]).result()
+        found = store.submit(lambda it: [Delivery(*row) for row in it.execute(query.order_by(_ROW.number))]).result()
+    return [row for row in found if entry_of(row, names)]
+
+
+def entry_of(row: Delivery, names: Collection[str]) -> str:
+    """Return the name of the ledger entry that a delivery is about; empty if it is about none of `names`."""
+    return row.fire_id or next((name for name in names if delivery_key(name, row.target) == row.key), "")
+
+
+def delivery_key(about: str, target: str) -> str:
+    """Return the key of a delivery, which depends only on its result and its target."""
+    return f"msg_{hashlib.sha256(f'{about} {target}'.encode()).hexdigest()[:32]}"
 
 
 def sentence(row: Delivery) -> str:

@@ -39,7 +39,7 @@ class When(BaseModel):
     every: str = Field("", description="an interval: '15m', '2h'")
     at: str = Field("", description="one instant (RFC 3339), or wall time in the time zone: '2026-11-21T09:00'")
     in_: str = Field("", alias="in", description="once, so long from now: '20m'")
-    rrule: str = Field("", description="an RFC 5545 rule: 'FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9'")
+    rrule: str = Field("", description="an RFC 5545 rule: 'FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9;BYMINUTE=0'")
     on: str = Field("", description="the name of the event to fire after: 'turn_end'")
 
     @model_validator(mode="after")

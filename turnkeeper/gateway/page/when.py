@@ -12,12 +12,13 @@ _WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "
 _NUMBERS = {day[:3].lower(): str(number) for number, day in enumerate(_WEEKDAYS[:7])}
 _MINUTES_OF_HOUR, _HOURS_OF_DAY = 60, 24
 _CRON = re.compile(r"@\w+|(?:[\d*?/,-]+\s+){2}\S+(?:\s+\S+){2,3}")
-_TOKEN = re.compile(r"\d{1,2}[:.]\d\d|\d+|[a-z]+|[^\s,]")
+_TOKEN = re.compile(r"\d{1,2}[:.]\d\d|\d+(?:st|nd|rd|th)?|[a-z]+|[^\s,]")
 _RECURS = re.compile(r"every|each|daily|hourly|monthly|week(?:day|end)|days\b|\w+day to ")
 _HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")
 _SPOKEN = ("midnight", *_HOURS, "noon")
 _JOINTS = {"to": "-", "-": "-", "until": "-", "and": ",", "or": ","}
-_FILLERS = frozenset(["every", "each", "on", "the", "of", "clock", "o", "st", "nd", "rd", "th"])
+_BEGINS = frozenset(["every", "each", "on"])  # numbers after such a word are no times of day
+_FILLERS = _BEGINS | {"the", "of", "clock", "o"}
 _DAYS = {"weekday": "1-5", "weekend": "0,6", "daily": "*", "day": "*"}
 _NTH = {"1": "first", "2": "second", "3": "third", "4": "fourth", "5": "fifth"}
 _UNITS = {"d": "day", "h": "hour", "m": "minute", "s": "second"}
@@ -71,7 +72,7 @@ class _Spoken:
     """Words about a repeated schedule, read one by one; `understood` is False after any other word."""
 
     def __init__(self, words: str) -> None:
-        self.understood, self._is_monthly = True, False
+        self.understood, self._is_monthly, self._counts = True, False, False
         self._place, self._joint = "", ","
         self._number = self._unit = self._step = self._minute = self._days = ""
         self._times: dict[str, list[tuple[int, int]]] = {"at": [], "from": []}
@@ -81,25 +82,27 @@ class _Spoken:
     def _read(self, word: str) -> bool:
         if word in _JOINTS or word in _FILLERS:
             self._joint = _JOINTS.get(word, self._joint)
+            self._place, self._counts = "" if word in _BEGINS else self._place, False
             return True
         joint, self._joint, one = self._joint, ",", word.removesuffix("s")
-        unit = one.removesuffix("ly")
+        unit, counts, self._counts = one.removesuffix("ly"), self._counts, False
+        days = _DAYS.get(one) or _weekday(word)
+        if counts and (days or unit == "month"):
+            return False  # "every 2nd Sunday" is not each Sunday
         if word in self._times:
             self._place = word
         elif word in {"am", "pm"}:
             self._half(word)
-        elif number := _weekday(word):
-            self._days = f"{self._days}{joint}{number}" if self._days else number
-        elif one in _DAYS:
-            self._days = _DAYS[one]
+        elif days:
+            self._days = f"{self._days}{joint}{days}" if self._days not in {"", "*"} else days
         elif unit == "month":
             self._is_monthly = True
         elif unit == "minute" and self._place == "at" and not self._times["at"]:
             self._place = unit
-        elif unit in {"hour", "minute"}:
+        elif unit in {"hour", "minute"} and not self._unit:
             self._unit, self._step, self._number, self._place = unit, self._number or "1", "", ""
         else:
-            return self._numeral(word)
+            return self._numeral(word, joint)
         return True
 
     def _half(self, half: str) -> None:
@@ -107,26 +110,40 @@ class _Spoken:
         if self._number and self._place not in self._times:
             self._place = "at"
             self._times["at"].append((int(self._number), 0))
+            self._number = ""
         if times := self._times.get(self._place):
             times[-1] = times[-1][0] % 12 + 12 * (half == "pm"), times[-1][1]
 
-    def _numeral(self, word: str) -> bool:
-        hour, _, minute = word.replace(".", ":").partition(":")
-        hour = str(_SPOKEN.index(hour)) if hour in _SPOKEN else hour
+    def _numeral(self, word: str, joint: str) -> bool:
+        bare = re.sub(r"(?<=\d)[a-z]+", "", word)  # "2nd" is no time of day
+        hour, _, minute = bare.replace(".", ":").partition(":")
+        hour = str(_SPOKEN.index(word)) if word in _SPOKEN else hour
         if not hour.isdecimal() or int(hour) >= _MINUTES_OF_HOUR or int(minute or 0) >= _MINUTES_OF_HOUR:
             return False
-        if minute or self._place in self._times or word in {"noon", "midnight"}:
+        if minute or (self._place in self._times and bare == word) or word in {"noon", "midnight"}:
+            if self._place != "from" and joint == "-":
+                return False
             self._times[self._place if self._place in self._times else "at"].append((int(hour), int(minute or 0)))
         elif self._place == "minute":
             self._minute = hour
         else:
-            self._number = hour
+            is_first, self._number, self._counts = not self._number, hour, True
+            return is_first
         return True
+
+    def _fits(self) -> bool:
+        """Return False if a word is not understood, or if the expression would leave a word out."""
+        if not self.understood or (self._number if not self._is_monthly else self._days not in {"", "*"}):
+            return False
+        if not self._unit:
+            return not self._times["from"]
+        has_minute = self._unit == "minute" and bool(self._minute)
+        return len(self._times["from"]) in {0, 2} and not self._times["at"] and not has_minute
 
     def cron(self) -> str:
         """Return the cron expression; empty if the words are not understood, or are an interval alone."""
         span, step, days = "*", int(self._step or 1), self._days or "*"
-        if not self.understood or (step > 1 and not (self._days or self._minute or self._times["from"])):
+        if not self._fits() or (step > 1 and not (self._days or self._minute or self._times["from"])):
             return ""
         if self._is_monthly and not self._number:
             raise InvalidInput("says no day of the month", where="times", hint=_HINT)
@@ -135,6 +152,8 @@ class _Spoken:
             (first, begins), (last, minute) = self._times["from"]
             if self._unit == "minute" and (begins or minute not in {0, _MINUTES_OF_HOUR - step}):
                 raise InvalidInput("such a span begins and ends on the hour", where="times", hint=_HINT)
+            if self._unit == "hour" and minute < int(self._minute or begins):
+                last -= 1
             self._minute = self._minute or str(begins)
             span = f"{first}-{last - (self._unit == 'minute' and not minute and last > first)}"
         if self._unit == "minute":
@@ -144,6 +163,8 @@ class _Spoken:
                 )
             return f"{'*' if step == 1 else f'*/{step}'} {span} {days}"
         if self._unit == "hour":
+            if span == "*" and _HOURS_OF_DAY % step:
+                raise InvalidInput(f"{step} hours do not divide a day", where="times", hint="choose 2, 3, 4, 6 or 8")
             return f"{self._minute or 0} {span if step == 1 else f'{span}/{step}'} {days}"
         return f"{self._clock()} {days}"
 
@@ -188,11 +209,12 @@ def in_words(schedule: str) -> str:
 def _of_rule(rule: str) -> str:
     """Return the cron expression of a simple recurrence rule; empty for any other."""
     parts = dict(part.split("=", 1) for part in rule.split(";") if "=" in part)
-    if parts.keys() - {"FREQ", "BYDAY", "BYMONTHDAY", "BYHOUR", "BYMINUTE", "BYSECOND"} or "BYHOUR" not in parts:
+    needed = {"FREQ", "BYHOUR", "BYMINUTE"}
+    if parts.keys() - needed - {"BYDAY", "BYMONTHDAY", "BYSECOND"} or not needed <= parts.keys():
         return ""
     weekdays = ",".join(_OF_RULE.get(day, "?") for day in parts["BYDAY"].split(",")) if "BYDAY" in parts else ""
     needs = {"DAILY": True, "WEEKLY": bool(weekdays), "MONTHLY": "BYMONTHDAY" in parts}.get(parts["FREQ"], False)
-    when = f"{parts.get('BYMINUTE', '0')} {parts['BYHOUR']} {parts.get('BYMONTHDAY', '*')} * {weekdays or '*'}"
+    when = f"{parts['BYMINUTE']} {parts['BYHOUR']} {parts.get('BYMONTHDAY', '*')} * {weekdays or '*'}"
     return when if needs and parts.get("BYSECOND", "0") == "0" else ""
 
 

@@ -1,0 +1,44 @@
+"""The deliveries that `history` and `explain` show with an entry of the ledger."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from task_runner.cli.rows import entry_name
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.delivery import outbox
+from turnkeeper.constellation.delivery.fire_deliveries import sentences, states
+from turnkeeper.constellation.delivery.follow import skipped
+from turnkeeper.times import to_us
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+AT = datetime(2026, 11, 20, 8, tzinfo=UTC)
+
+
+def entry(number: int, reason: str) -> schedules.Fire:
+    fire = schedules.Fire(task_id="task-1", task_name="news", entry_id=number, outcome="skipped", reason=reason)
+    fire.first_nominal_at.FromDatetime(AT)
+    fire.last_nominal_at.FromDatetime(AT)
+    return fire
+
+
+def test_an_entry_without_a_fire_id_shows_its_own_deliveries_alone(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    home.config.write_text("[delivery]\n")
+    (tmp_path / "state").mkdir()
+    settling = skipped(entry(7, "missed"), AT)
+    assert settling is not None
+    done = outbox.Delivery(
+        outbox.delivery_key(settling.key, "ops"), "failure", outbox.DELIVERED, None, to_us(AT), target="ops",
+        task_id="task-1", ended_us=to_us(AT),
+    )  # fmt: skip
+    ended = done._replace(key=outbox.delivery_key("f@1:ended", "ops"), fire_id="f@1")
+    store = outbox.open_outbox(home)
+    assert store is not None
+    store.submit(lambda it: outbox.put(it, [done, ended])).result()
+    store.close()
+    missed, overlapped, fired = entry(7, "missed"), entry(8, "overlap"), schedules.Fire(fire_id="f@1")
+    found = states(home, [entry_name(one) for one in (missed, overlapped, fired)])
+    assert found == {entry_name(missed): ["ops: delivered"], "f@1": ["ops: delivered"]}
+    assert len(sentences(home, entry_name(missed))) == 1
+    assert sentences(home, entry_name(overlapped)) == []
+    assert sentences(home, entry_name(schedules.Fire())) == []
