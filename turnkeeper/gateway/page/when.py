@@ -17,7 +17,7 @@ _RECURS = re.compile(r"every|each|daily|hourly|monthly|week(?:day|end)|days\b|\w
 _HOURS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")
 _SPOKEN = ("midnight", *_HOURS, "noon")
 _JOINTS = {"to": "-", "-": "-", "until": "-", "and": ",", "or": ","}
-_BEGINS = frozenset(["every", "each", "on"])  # numbers after such a word are no times of day
+_BEGINS = frozenset(["every", "each", "on"])  # a number after such a word is not a time of day
 _FILLERS = _BEGINS | {"the", "of", "clock", "o"}
 _DAYS = {"weekday": "1-5", "weekend": "0,6", "daily": "*", "day": "*"}
 _NTH = {"1": "first", "2": "second", "3": "third", "4": "fourth", "5": "fifth"}
@@ -115,7 +115,7 @@ class _Spoken:
             times[-1] = times[-1][0] % 12 + 12 * (half == "pm"), times[-1][1]
 
     def _numeral(self, word: str, joint: str) -> bool:
-        bare = re.sub(r"(?<=\d)[a-z]+", "", word)  # "2nd" is no time of day
+        bare = re.sub(r"(?<=\d)[a-z]+", "", word)  # "2nd" is not a time of day
         hour, _, minute = bare.replace(".", ":").partition(":")
         hour = str(_SPOKEN.index(word)) if word in _SPOKEN else hour
         if not hour.isdecimal() or int(hour) >= _MINUTES_OF_HOUR or int(minute or 0) >= _MINUTES_OF_HOUR:
