@@ -9,7 +9,7 @@ SURFACE = Surface(
         "audit": Later(
             "turnkeeper.constellation.audit.commands:audit",
             "Check that no record of a decision or an outcome was changed.",
-            Panel.HOME,
+            Panel.LOOK,
         ),
     },
 )

@@ -12,14 +12,12 @@ _HOME = {
         "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran."
     ),
     "migrate:migrate": "Move the home's data from files into a PostgreSQL database that several machines may share.",
-    "migrate:forget": "Remove a machine for good from the list of machines that share a database.",
-}
-_TURNS = {
     "cordon:cordon": "Let a machine take no new turns; turns that run there continue to their end.",
     "cordon:uncordon": "Let a machine take turns again.",
     "cordon:drain": "Cordon a machine, and wait until no turn runs there.",
+    "migrate:forget": "Remove a machine for good from the list of machines that share a database.",
 }
-_COMMANDS = commands_in("turnkeeper.constellation.upkeep", {Panel.HOME: _HOME, Panel.START: _TURNS})
+_COMMANDS = commands_in("turnkeeper.constellation.upkeep", {Panel.HOME: _HOME})
 SURFACE = Surface(
     name="upkeep",
     place=32,
