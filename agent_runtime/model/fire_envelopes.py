@@ -24,14 +24,8 @@ from turnkeeper.times import rfc3339
 _MARK = "@@"
 _IN_FORMS = ("source", "grant", "read_only", "sender", "parent", "hops", "via")  # the same for all fires of a form
 _SPARSE = (*triggers.ON_APPROVALS, *triggers.OF_GRAPH)  # a form has gaps only for those that its fires set
-_ANY_TEXT = (
-    "prompt",
-    "payload_json",
-    "context_json",
-    "config_json",
-    "input_json",
-    "run_json",
-)  # other texts are printable ASCII
+# Other texts are printable ASCII.
+_ANY_TEXT = ("prompt", "payload_json", "context_json", "config_json", "input_json", "run_json")
 _MOST_FORMS = 1024
 _PLAIN_LABEL = re.compile(r"[ -!#-;=?-~]{1,128}", re.ASCII)  # printable, without markup
 _GAPS = {name: f"{_MARK}{name}{_MARK}" for name in triggers.Trigger.__dataclass_fields__ if name not in _IN_FORMS}
@@ -44,7 +38,7 @@ _WRITTEN = {
     "envelope_id": _ENVELOPE_ID,
     "at": rfc3339(_AT),
 }
-_OF_HEADER = [name for name in triggers.TriggerHeader.__dataclass_fields__ if name != "digest"]
+_OF_HEADER = [name for name in triggers.TriggerHeader.__dataclass_fields__ if name not in {"digest", "category"}]
 _sparse = itemgetter(*_SPARSE)
 
 
@@ -90,7 +84,7 @@ class FireEnvelopes:
         if len(data) > LARGEST_BYTES:
             return None
         header: triggers.TriggerHeader = object.__new__(triggers.TriggerHeader)
-        vars(header).update({name: said[name] for name in _OF_HEADER}, digest=digest)
+        vars(header).update({name: said[name] for name in _OF_HEADER}, digest=digest, category=said["grant"].name)
         return triggers.EncodedTrigger(header, Encoded(said["agent"], form.sender, said["key"], data))
 
     def _form(self, said: Mapping[str, Any]) -> _Form:

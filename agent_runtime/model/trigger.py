@@ -88,6 +88,10 @@ class Trigger(Assignment):
         return bool(self.run_json) and not json.loads(self.run_json).keys().isdisjoint(options)
 
     @property
+    def category(self) -> str:
+        return self.grant.name
+
+    @property
     def shown(self) -> str:
         """The prompt for the model; a message between agents is shown in its wrapper, which names the sender."""
         if self.source != "agent":
@@ -158,6 +162,9 @@ class TriggerHeader:
     attempt: int
     task_name: str
     fired_at: datetime | None = None
+    category: str = ""
+    graph: str = ""
+    run_json: str = ""
 
 
 def header_of(trigger: Trigger | TriggerHeader) -> TriggerHeader:

@@ -10,12 +10,14 @@ from agent_runtime.graph.engine.engine import Engine
 from agent_runtime.graph.engine.states import no_state, schemas_of, state_of, to_json
 from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.mapping import to_message
+from agent_runtime.model.trigger import TriggerHeader, header_of
 from agent_runtime.service.assistants import drop_assistant, list_assistants, put_assistant
 from agent_runtime.service.servicer import Runtime
 from agent_runtime.service.thread_records import LARGEST_METADATA, get_thread, is_within
 from agent_runtime.service.threads import ThreadImport
-from agent_runtime.store.schema import keys, thread_records
+from agent_runtime.store.schema import envelopes, thread_records
 from agent_runtime.store.turn_reads import bearing_on_thread, get_turn, newest_on_thread
+from agent_runtime.store.turn_writes import kept
 from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.rpc.callers import current
@@ -98,17 +100,24 @@ class LangGraph:
 
     async def ListWaitingRuns(self, request: wire.ListWaitingRunsRequest, _context: Any) -> wire.ListTurnsResponse:
         """Return the messages that wait on a thread, for its queue or for a decision, as turns; the newest first."""
-        queued = [one for one in self._runtime.mailboxes.queued() if one.thread_id == request.thread_id]
-        kept = select(keys.c.turn_id, keys.c.thread_id).order_by(keys.c.at_us)
-        kept = kept.where(keys.c.thread_id == request.thread_id, keys.c.became == "kept")
+        queued = await self._queued(request.thread_id)
 
         def look(connection: Connection) -> list[wire.Turn]:
-            told = [wire.Turn(status="kept", **row) for row in connection.execute(kept).mappings()]
+            told = [to_message(wire.Turn, header_of(one), status="kept") for one in kept(connection, request.thread_id)]
             waiting = (one for one in queued if get_turn(connection, one.turn_id) is None)
             return [*told, *(to_message(wire.Turn, one, status="accepted") for one in waiting)]
 
         found = {turn.turn_id: turn for turn in await self._store.read(look)}
         return wire.ListTurnsResponse(turns=[*found.values()][::-1], total=len(found))
+
+    async def _queued(self, thread_id: str) -> list[TriggerHeader]:
+        """Return the triggers in the inboxes for a thread; if machines share the store, those of all machines."""
+        mailboxes = self._runtime.mailboxes
+        if not mailboxes.is_shared:
+            return [one for one in mailboxes.queued() if one.thread_id == thread_id]
+        keys = select(envelopes.c.key).where(envelopes.c.thread_id == thread_id).order_by(envelopes.c.number)
+        waiting = await self._store.read(lambda connection: connection.execute(keys).scalars().all())
+        return [*(await mailboxes.find(waiting)).values()]
 
     async def WatchRun(self, request: wire.WatchRunRequest, context: Any) -> AsyncIterator[wire.RunEvent]:
         """Send a thread's recorded run events, then new ones live; for a turn without events here, send its state.

@@ -22,7 +22,7 @@ from agent_runtime.model.approval import AuthorDecision, read_decision
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.mapping import to_message
-from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, message_key
+from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, header_of, message_key
 from agent_runtime.model.turn import Category, KeyRecord, TurnRecord
 from agent_runtime.permissions.categories import Categories, CategoryEntry
 from agent_runtime.permissions.exceptions import ForTask
@@ -34,6 +34,7 @@ from agent_runtime.service.workspace import WorkspaceService, with_reads
 from agent_runtime.store import turn_reads
 from agent_runtime.store.mail import terminal_delivery_of_turn
 from agent_runtime.store.turn_store import Store
+from agent_runtime.store.turn_writes import kept
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.worker import Worker
 from agent_runtime.workspace.memory import Namespaces
@@ -200,8 +201,7 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
     event = turn_reads.newest_event(connection, turn_id)
     return to_message(
         wire.Turn,
-        key,
-        turn_id=turn_id,
+        next((header_of(one) for one in kept(connection, key.thread_id) if one.key == key.key), key),
         status=_WITHOUT_TURN[key.became],
         trigger="fire" if key.fire_id else "author",
         summary=_why_kept(connection, key) if key.became == "kept" else "",

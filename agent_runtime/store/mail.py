@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, delete, select, text, update
+from sqlalchemy import Connection, bindparam, delete, literal, select, text, update
 
 from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.mapping import from_row
@@ -121,14 +121,13 @@ def answered(connection: Connection, turn_id: str) -> None:
 def add_terminal_delivery(connection: Connection, trigger: Trigger | TriggerHeader, name: str, at: datetime) -> None:
     """Record that a fire's envelope waits in its agent's inbox. Writing it again changes nothing."""
     row = {**vars(header_of(trigger)), "name": name, "state": "waiting", "reason": "", "at_us": to_us(at)}
-    del row["fired_at"]
+    row = {column: value for column, value in row.items() if column in deliveries.c}
     connection.execute(upsert(deliveries, [deliveries.c.key]).values(row))
 
 
 def terminal_deliveries_by_key(connection: Connection, keys: Collection[str]) -> dict[str, TerminalDelivery]:
-    return {
-        row["key"]: from_row(TerminalDelivery, row) for row in _DELIVERIES_BY_KEY.dicts(connection, wanted=listed(keys))
-    }
+    rows = _DELIVERIES_BY_KEY.dicts(connection, wanted=listed(keys))
+    return {row["key"]: from_row(TerminalDelivery, row) for row in rows}
 
 
 def terminal_delivery_of_turn(connection: Connection, turn_id: str) -> TerminalDelivery | None:
@@ -140,11 +139,8 @@ def terminal_delivery_of_turn(connection: Connection, turn_id: str) -> TerminalD
 
 def waiting_deliveries(connection: Connection) -> list[TerminalDelivery]:
     """Return the open terminal deliveries, oldest first."""
-    query = (
-        select(*_DELIVERY)
-        .where(deliveries.c.state == "waiting")
-        .order_by(deliveries.c.at_us, deliveries.c.name, deliveries.c.key)
-    )
+    query = select(*_DELIVERY).where(deliveries.c.state == "waiting")
+    query = query.order_by(deliveries.c.at_us, deliveries.c.name, deliveries.c.key)
     return [from_row(TerminalDelivery, row) for row in connection.execute(query).mappings()]
 
 
@@ -229,7 +225,7 @@ OWE = Statement(  # records that a turn is over, if its sender waits for an answ
     .values(state="owed")
 )
 _DELIVERY = [
-    deliveries.c.at_us.label("fired_at_us") if name == "fired_at" else deliveries.c[name]
+    deliveries.c.at_us.label("fired_at_us") if name == "fired_at" else deliveries.c.get(name, literal("").label(name))
     for name in TerminalDelivery.__dataclass_fields__
 ]
 _DELIVERIES_BY_KEY = Statement(select(*_DELIVERY).where(among(deliveries.c.key, "wanted")))

@@ -70,8 +70,8 @@ def test_a_run_has_the_config_and_context_of_its_assistant_below_its_own(lg: Lg)
     thread = lg.thread()
     run = lg.ask("POST", f"/threads/{thread}/runs", {"assistant_id": made["assistant_id"], "input": said("Hello")})
     assert run["assistant_id"] == made["assistant_id"]
-    lg.ask("GET", f"/threads/{thread}/runs/{run['run_id']}/join")
     (listed,) = lg.ask("GET", f"/threads/{thread}/runs")
+    lg.ask("GET", f"/threads/{thread}/runs/{run['run_id']}/join")
     written = {"values": {"messages": []}}
     for act in (lambda: None, lambda: lg.ask("POST", f"/threads/{thread}/state", written)):
         act()

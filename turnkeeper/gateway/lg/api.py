@@ -209,11 +209,14 @@ class Api:
         return self.default if graph in {"", OWN, self.gateway.settings.default_graph} else graph
 
     async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
-        """Return a thread. Raises NotFound."""
+        """Return a thread; if a run was accepted and has not begun, its status says so. Raises NotFound."""
+        queued = await runtime.ListWaitingRuns(wire.ListWaitingRunsRequest(thread_id=thread_id))
         try:
             found: wire.Thread = await runtime.GetThread(wire.GetThreadRequest(thread_id=thread_id))
         except NotFound as error:
             raise _unknown(thread_id) from error
+        if found.status in FINISHED | {""} and any(turn.status == "accepted" for turn in queued.turns):
+            found.status = "accepted"
         return found
 
     async def runs(self, runtime: Any, turns: Sequence[wire.Turn], **rest: Any) -> list[dict[str, Any]]:
