@@ -194,6 +194,20 @@ def test_made_decisions_are_listed_newest_first_with_their_time_origin_and_reaso
     expect(rows.nth(1)).to_contain_text("too soon")
 
 
+def test_a_made_decision_takes_one_line_beside_a_long_name_and_a_short_reason(
+    tab: Tab, constellation: Constellation
+) -> None:
+    name = "remember-the-code-of-the-gate-of-the-garden"
+    asked = asks(constellation, name, "Remember: the gate code is 4711")["interrupt_id"]
+    constellation.command("agent-runtime", "approvals", "resolve", asked, "--reject", "too soon")
+    page = tab.go("/ui/decisions")
+    page.set_viewport_size({"width": 1100, "height": 800})
+    row = page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True))
+    expect(row.get_by_text("the command line")).to_be_visible()
+    assert row.evaluate("row => row.getBoundingClientRect().height") < 40
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1100
+
+
 def test_several_proposals_are_decided_at_once_and_only_those_that_are_ticked(
     tab: Tab, constellation: Constellation
 ) -> None:
