@@ -1,9 +1,9 @@
-"""The restart child: detached, in a new session, so that it survives its parent.
+"""The restart child: a process in a new session, so that it survives its parent.
 
-The child refuses a restart that could not succeed, and leaves everything running. Otherwise it writes the draft of the
-handoff, stops agent-runtime (never the supervisor or the runner), starts it, waits until it reports that it serves, and
-delivers the handoff. Every step checks the files for what an earlier child has done, so the next child continues after
-a kill at any step.
+If the restart could not succeed, the child refuses it and leaves everything running. Otherwise it writes the draft of
+the handoff, stops agent-runtime (never the supervisor or the runner), starts it, waits until it reports that it serves,
+and delivers the handoff. Each step checks the files for the work of an earlier child, so the next child can continue
+after a kill at any step.
 """
 
 import os
@@ -32,7 +32,7 @@ from turnkeeper.times import rfc3339
 
 
 class Restarter:
-    """One planned restart."""
+    """A planned restart."""
 
     def __init__(self, home: Home, request: Mapping[str, Any], *, environ: Mapping[str, str], daemon: Daemon) -> None:
         self._home = home
@@ -53,7 +53,7 @@ class Restarter:
         if not done and (why := self._refusal()):
             done = self._phase("refused", error=why)
             self._failpoints.reach("restart.refused")
-        if done.get("phase") == "refused":  # an earlier child may have refused: a refusal is final
+        if done.get("phase") == "refused":  # an earlier child may have refused the restart, and a refusal is final
             set_aside(self._home, self._id)
             return False
         if not done:
@@ -80,12 +80,12 @@ class Restarter:
         return True
 
     def _refusal(self) -> str:
-        """Return why the daemon could not start again. Empty if the daemon started."""
+        """Return why the daemon could not start again. Return an empty string if it could."""
         errors = preflight(self._home)
         return str(errors[0]) if errors else daemons.refusal(self._home, self._daemon, self._environ)
 
     def _start(self) -> None:
-        """Start the daemon, unless an earlier child did. Before that, record the start on disk."""
+        """Start the daemon, unless an earlier child did. First record the start on disk."""
         with between_ticks(self._home):
             before = recall(self._home, self._daemon.name)
             ours = isinstance(before.revive, Revive) and before.revive.id == self._id  # not of the stopped process

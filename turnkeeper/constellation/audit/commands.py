@@ -24,9 +24,9 @@ def verify_records(
         typer.Option("--key", help="For a shared store: trust only this public key (repeatable) and the home's."),
     ] = None,
 ) -> None:
-    """Check the records of both stores, their signatures, and that the stores agree with them; exit with 1 if not.
+    """Check the records of both stores and their signatures, and that the stores match the records. Exit with 1 if not.
 
-    It works while the daemons run. Each finding is printed to standard output, a line each.
+    The command works while the daemons run. Each finding is one line on standard output.
 
     Example: turnkeeper audit verify
     """
@@ -37,18 +37,18 @@ def verify_records(
     if outcome.faults:
         note(f"{len(outcome.faults)} faults: the records or the stores were changed by another program")
         raise typer.Exit(EXIT_FAILURE)
-    note("every record is unchanged, and the stores agree with the records")
+    note("every record is unchanged, and the stores match the records")
 
 
 @audit.command()
 def export(
     verifier: Annotated[
-        bool, typer.Option(help="Print the program that checks an export, in place of the export.")
+        bool, typer.Option(help="Print the program that checks an export, instead of the export.")
     ] = False,
 ) -> None:
-    """Print the records as JSON Lines, with their signatures. They hold ids, names and hashes, no texts.
+    """Print the records as JSON Lines, with their signatures. The records contain ids, names and hashes, but no texts.
 
-    The recipient checks it with Python and the package cryptography: python verify.py history.jsonl
+    The recipient checks the export with Python and the package cryptography: python verify.py history.jsonl
 
     Example: turnkeeper audit export > history.jsonl
     """

@@ -19,16 +19,16 @@ _RECORDS = "SELECT number, at_us, body, content_hash, hash FROM audit ORDER BY n
 _HAS_OWN = "SELECT to_regclass('audit_records') IS NOT NULL"
 _OWN_RECORDS = "SELECT chain, number, at_us, body, content_hash, hash FROM audit_records ORDER BY chain, number"
 _OWN_ENDS = "SELECT chain, node, number, hash, signature FROM audit_chains ORDER BY chain"
-_SAME_TIME_US = 60_000_000  # the longest time between two machines' records of one event
+_SAME_TIME_US = 60_000_000  # the longest time between the records that two machines write of one event
 
 
 class Table(NamedTuple):
-    """The records of one table.
+    """The records of a table.
 
     Attributes:
         key: the field of a record that names a row.
-        query: selects the recorded rows: the row's name; its number, which grows; its end time in microseconds; then
-            the values of `fields`.
+        query: selects the recorded rows: the row's name; its number, which increases; its end time in microseconds;
+            then the values of `fields`.
         fields: the fields of a record, in the order of the query.
         noun: the name of a row in messages.
     """
@@ -53,7 +53,8 @@ TABLES = {
         Table(
             "skip",
             "entry",
-            # Only the id is compared: the entry grows as times are skipped, and an open entry may become a skipped one.
+            # Only the id is compared: the entry changes when more times are skipped, and an open entry can become a
+            # skipped one.
             "SELECT entry_id, 0, 0 FROM fires WHERE NOT is_open AND outcome <> 'pruned' AND fire_id IS NULL",
             (),
             "the entry of the ledger",
@@ -101,8 +102,8 @@ TABLES = {
 
 
 def export(home: Home) -> Iterator[Line]:
-    """Yield the signed heads, then every record of each store, as :mod:`.verify` reads them. Raises Corrupt."""
-    yield from _heads(home.audit_heads)  # first, so that a head signed meanwhile has its record in the later read
+    """Yield the signed heads, then every record of each store, in the form for :mod:`.verify`. Raises Corrupt."""
+    yield from _heads(home.audit_heads)  # read the heads first, so that the later read contains the record of each head
     seen = [head for store in SCHEMAS for head in read_seen(home.audit_seen(store))]
     with _stores(home) as stores:
         if load_settings(home).store.is_shared:
@@ -112,11 +113,11 @@ def export(home: Home) -> Iterator[Line]:
 
 
 def examine(home: Home, keys: Collection[str] = ()) -> verify.Outcome:
-    """Check the chains, and that the stores agree with their records. Raises Corrupt.
+    """Check the chains, and that the stores match their records. Raises Corrupt.
 
-    If machines share a store, each signs its own chain. Then `keys` and this home's key are trusted; without `keys`,
-    every key is accepted and the signing keys are listed. This home holds the heads that it saw of all chains, so a
-    rewritten or truncated chain is detected.
+    If machines share a store, each machine signs its own chain. Then `keys` and this home's key are trusted. Without
+    `keys`, every key is accepted, and the signing keys are listed. This home stores the heads that it read from all
+    chains, so a rewritten or truncated chain is detected.
     """
     is_shared = load_settings(home).store.is_shared
     own = {public_key(key) for key in KeyFile(home, AUDIT).read()}
@@ -148,9 +149,10 @@ def _is_new(snapshot: Any, store: str) -> bool:
 
 
 def _heads_gone(path: Path, snapshot: Any, store: str) -> tuple[list[str], list[str]]:
-    """Return the faults and the notes about signed heads that the chain records and the file lacks.
+    """Return faults and notes about signed heads that are recorded in the chain and missing in the file.
 
-    A crash between the two writes may leave one head out of the file. If the file has no heads, it was removed.
+    If the process crashes between the two writes, one head may be missing in the file. A file without heads was
+    removed.
     """
     told = {fact["signature"] for fact in map(_fact, records(snapshot, store)) if fact.get("kind") == "head"}
     gone = told - {line["head"]["signature"] for line in _heads(path)}
@@ -194,7 +196,7 @@ def _stores(home: Home) -> Iterator[dict[str, Any]]:
 
 
 def chains_of(snapshot: Any, store: str) -> Iterator[Line]:
-    """Yield the heads of a store's chains, and their records. `snapshot` runs SQL."""
+    """Yield the heads of a store's chains, and the records of the chains. `snapshot` runs SQL."""
     yield from ({"head": head} for head in _ends(snapshot, store))
     yield from ({"record": record} for record in records(snapshot, store))
 
@@ -209,7 +211,7 @@ def records(snapshot: Any, store: str) -> Iterator[Line]:
 
 
 def _record(store: str, number: Any, at_us: Any, body: Any, content: object, found: object) -> Line:
-    """Return a record. Replace a value of a wrong type, which only another program writes: it then matches no hash."""
+    """Return a record. Replace a value of a wrong type, which only another program writes. It then matches no hash."""
     hashes = {"content_hash": _hexadecimal(content), "hash": _hexadecimal(found)}
     places = {"number": number if isinstance(number, int) else 0, "at_us": at_us if isinstance(at_us, int) else 0}
     return {"store": store, **places, "body": body if isinstance(body, str | None) else "", **hashes}
@@ -284,7 +286,7 @@ def _of_table(
     pruned_us: int,
     erased: set[tuple[str, Any, str]],
 ) -> Iterator[str]:
-    """Yield each difference between a table's rows and their records, except erased texts. Remove these from `told`."""
+    """Yield each difference between a table's rows and their records, except erased texts. Remove those from `told`."""
     for name, number, ended_us, *values in snapshot.execute(table.query):
         facts = told.pop((table.kind, name), None)
         if facts is None:
@@ -307,14 +309,14 @@ def _reaches(value: object, least: int) -> bool:
 
 
 def _changed(table: Table, fact: Line, values: Sequence[Any]) -> Iterator[str]:
-    """Yield the fields of a record that differ from its row. Skip fields that the record lacks."""
+    """Yield the fields that differ between a record and its row. Skip fields that are missing in the record."""
     for field, value in zip(table.fields, values, strict=True):
         if field in fact and fact[field] not in _forms(field, value):
             yield field
 
 
 def _forms(field: str, value: Any) -> Sequence[Any]:
-    """Return the forms in which a record may hold a value: the value, or its hash."""
+    """Return the forms in which a record may contain a value: the value, or its hash."""
     if not field.endswith("_hash") or field == "args_hash":
         return [value]
     if not isinstance(value, str):
@@ -323,7 +325,7 @@ def _forms(field: str, value: Any) -> Sequence[Any]:
 
 
 def _as_written_later(category: str) -> Iterator[str]:
-    """Yield a category without graphs as later versions write it, because some records have the hash of that form."""
+    """Yield a category without graphs in the form of later versions, because some records hash that form."""
     with suppress(ValueError, TypeError):
         said = {"graphs": [""], **json.loads(category)}
         yield json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

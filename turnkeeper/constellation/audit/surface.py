@@ -1,4 +1,4 @@
-"""Audit: whether a record of a decision or an outcome was changed."""
+"""Audit: the check that no record of a decision or an outcome was changed."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 

@@ -1,15 +1,15 @@
-"""Check an exported history: whether any record was edited, removed or moved, and which key signed it.
+"""Check an exported history: find edited, removed and moved records, and name the keys that signed it.
 
 The module needs only Python and `cryptography`, so the recipient of an export can check it without Turnkeeper.
 
     python verify.py history.jsonl [PUBLIC_KEY ...]
 
 Each line of an export is one JSON object: a `record` of a chain, in order, or a `head`, which signs a chain up to a
-record. A record's `content_hash` is the SHA-256 of its `body`; its `hash` is the SHA-256 of the previous record's
-`hash`, its own `content_hash`, and its `at_us` in decimal digits. A pruned record has no body, and a later record of
-the kind `pruned` says so. If machines share a store, records and heads also name the `chain`: the public key of the
-machine that signs it. Give the public keys that you trust, 64 hexadecimal digits each; without any, every key is
-accepted, and the signing keys are listed.
+record. A record's `content_hash` is the SHA-256 of its `body`; `hash` is the SHA-256 of the previous record's `hash`,
+its own `content_hash`, and its `at_us` in decimal digits. A pruned record has no body, and a later record of the kind
+`pruned` says that it was pruned. If machines share a store, records and heads also name the `chain`: the public key of
+the machine that signs it. Give the public keys that you trust, with 64 hexadecimal digits each. Without keys, every key
+is accepted, and the signing keys are listed.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 Head = Mapping[str, Any]
-# The kinds of records about the chain itself, with their fields.
+# The kinds of records that describe the chain itself, with their fields.
 _OF_ITSELF: Mapping[str, Collection[str]] = {
     "head": {"through", "hash", "public", "signature"},
     "pruned": {"through"},
@@ -36,13 +36,13 @@ _OF_ITSELF: Mapping[str, Collection[str]] = {
 
 
 class Chain:
-    """The part of one chain that was read so far.
+    """The part of a chain that was read so far.
 
     Attributes:
-        key: the public key whose chain it is; empty if a store has one chain for all.
+        key: the public key to which the chain belongs; empty if the store has a single chain.
         bodiless: the numbers of records without a body.
-        pruned: the number up to which records were pruned, as a record of the chain says.
-        signed: the number up to which it is signed.
+        pruned: the number up to which records were pruned, from a record of the chain.
+        signed: the number up to which the chain is signed.
     """
 
     def __init__(self, store: str, key: str = "", node: str = "") -> None:
@@ -53,7 +53,7 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """The chain's name, with the key, because two machines may share a name."""
+        """The name of the chain with its key, because two machines can have the same name."""
         return f"{self.store} by {self.node} ({self.key[:8]})" if self.key else self.store
 
     def take(self, record: Mapping[str, Any]) -> Iterator[str]:
@@ -82,10 +82,10 @@ class Outcome(NamedTuple):
     """The result of a check.
 
     Attributes:
-        faults: one sentence each; empty if every record is unchanged.
+        faults: a sentence for each fault; empty if every record is unchanged.
         chains: the chains that were read, by store and public key.
         keys: the public keys that signed, as hexadecimal digits.
-        notes: facts that are not faults but should be known.
+        notes: facts that a person should know and that are not faults.
     """
 
     faults: list[str]
@@ -101,8 +101,8 @@ class _History:
         self.trusted, self.keys = set(trusted), set[str]()
         self.chains: dict[tuple[str, str], Chain] = {}
         self.hashes: dict[tuple[str, str, int], str] = {}
-        self.heads: list[Head] = []  # heads among the records
-        self.apart: list[Head] = []  # heads from outside the store
+        self.heads: list[Head] = []  # heads in records
+        self.apart: list[Head] = []  # heads from other sources than the store
         self.restored: list[Head] = []
         self.lost: list[Head] = []
         self.faults: list[str] = []
@@ -162,7 +162,7 @@ class _History:
             if not chain.key and (head["store"], head["signature"]) not in recorded and head["through"] >= chain.pruned:
                 what = f"no record tells that it was signed up to {head['through']}: one was removed"
                 self.faults.append(f"{chain.name}: {what}")
-            if not chain.key or "since_at" not in head:  # a seen head does not prove where the chain ends now
+            if not chain.key or "since_at" not in head:  # an earlier head does not prove where the chain ends now
                 chain.signed = max(chain.signed, head["through"])
             self.keys.add(head["public"])
         self.faults += [f"{chain.name}: {fault}" for chain in self.chains.values() for fault in chain.end()]
@@ -183,7 +183,7 @@ class _History:
                 yield f"the signature of record {through} is wrong"
 
     def _is_undone(self, head: Head) -> bool:
-        """Return True if a trusted machine recorded a restore of the database to before the head was seen."""
+        """Return True if a trusted machine recorded a restore of the database to a time before the head was seen."""
         return any(
             said["store"] == head["store"]
             and (not self.trusted or said["chain"] in self.trusted)
@@ -194,7 +194,7 @@ class _History:
         )
 
     def _is_lost(self, head: Head) -> bool:
-        """Return True if a record, signed by a trusted key, says that the records of this head were lost."""
+        """Return True if a record that a trusted key signed says that the records of this head were lost."""
         return "at" in head and any(
             said["store"] == head["store"]
             and (not self.trusted or said.get("public") in self.trusted)
@@ -207,7 +207,7 @@ class _History:
 
 
 def check(lines: Iterable[Mapping[str, Any]], trusted: Collection[str] = ()) -> Outcome:
-    """Check records and heads. `trusted` are public keys; without any, every key is accepted."""
+    """Check records and heads. `trusted` are public keys. If there are none, every key is accepted."""
     history = _History(trusted)
     for line in lines:
         if "head" in line:
@@ -223,7 +223,7 @@ def _us(at: str) -> int:
 
 
 def _said(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the content of a record about the chain itself. Empty for other records and unreadable ones."""
+    """Return the content of a record that describes the chain itself. Empty for other records and unreadable ones."""
     if record["body"] is None or not any(f'"{kind}"' in record["body"] for kind in _OF_ITSELF):
         return {}
     try:
@@ -246,7 +246,7 @@ def _is_signed(head: Head) -> bool:
 
 
 def told(outcome: Outcome) -> Iterator[str]:
-    """Yield the findings, a line each."""
+    """Yield each finding as a line."""
     yield from outcome.faults
     yield from outcome.notes
     for chain in outcome.chains.values():
@@ -258,7 +258,7 @@ def told(outcome: Outcome) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Check the file that the first argument names. Return 0 if every record is unchanged."""
+    """Check the file in the first argument. Return 0 if every record is unchanged."""
     with Path(arguments[0]).open(encoding="utf-8") as file:
         outcome = check(map(json.loads, file), arguments[1:])
     sys.stdout.writelines(f"{line}\n" for line in told(outcome))

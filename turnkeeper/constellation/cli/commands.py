@@ -1,4 +1,4 @@
-"""The commands of `turnkeeper` that look after the processes and the home."""
+"""The commands of `turnkeeper` that manage the processes and the home."""
 
 import os
 import shlex
@@ -46,7 +46,7 @@ def show(
     output: OutputOption = Output.TABLE,
     changed: Annotated[bool, typer.Option(help="Only settings that differ from their defaults.")] = False,
 ) -> None:
-    """Print every setting in effect and its source.
+    """Print every setting in effect, with its source.
 
     Example: turnkeeper config show --changed
     """
@@ -73,9 +73,9 @@ _KEYS = columns("PURPOSE KEY CREATED=created_at RETIRED=retired_at")
 @keys.command("list")
 @listing(_KEYS, "key")
 def list_keys() -> Listed:
-    """List all keys of the home without their secrets, also those of the page, of its clients and for peers.
+    """List all keys of the home without their secrets, including the keys of the page, of its clients and for peers.
 
-    A retired key is kept until no envelope that it sealed is left.
+    A retired key is kept as long as an envelope that it sealed exists.
 
     Example: turnkeeper keys list
     """
@@ -96,11 +96,12 @@ def rotate(
     ] = ENVELOPES,
     lost: Annotated[bool, typer.Option(help="The key is missing and no backup has it: continue without it.")] = False,
 ) -> None:
-    """Put a new key into use, also while the daemons run.
+    """Put a new key into use. This also works while the daemons run.
 
-    Envelopes that the old key sealed are still accepted until none is left. With --lost there is no old key, and an
-    envelope that it sealed is quarantined when it is claimed. The old key for calls is refused after a minute. What the
-    old key for audit signed stays valid. Keys of clients: `turnkeeper web keys`; of models: `turnkeeper model`.
+    Envelopes that the old key sealed are still accepted until none is left. With --lost there is no old key. An
+    envelope that it sealed is quarantined when it is claimed. The old key for calls is refused after a minute.
+    Signatures of the old key for audit stay valid. Keys of clients: `turnkeeper web keys`; of models: `turnkeeper
+    model`.
 
     Example: turnkeeper keys rotate envelopes
     """
@@ -135,11 +136,11 @@ def up(
 ) -> None:
     """Start the daemons and their supervisor in the background, and return once they answer.
 
-    Running it again is safe: it leaves running processes alone and starts those that died. It also clears the markers
-    of a crash loop, so that the watchdog tries again. A process keeps the build and the settings that it started with:
-    if one differs now, `up` says so, and --restart restarts the process.
+    The command can be repeated safely: it leaves running processes alone and starts those that died. It also clears the
+    markers of crash loops, so that the watchdog tries again. A process keeps the build and the settings that it started
+    with. If one of them differs now, `up` says so, and --restart restarts the process.
 
-    N is kept for later starts. If the runtime runs with another number of workers, it is restarted gracefully.
+    N also applies to later starts. If the runtime runs with a different number of workers, it is restarted gracefully.
 
     Example: turnkeeper up 2
     """
@@ -174,7 +175,7 @@ def up(
 
 
 def _take_over(place: Home, *, files: bool) -> None:
-    """Let daemons start on a restored home or, with `files`, on files whose content was moved to a database."""
+    """Let daemons start on a restored home or, with `files`, on files with content that was moved to a database."""
     markers.clear_marker(markers.RESTORED.at(place))
     if files:
         markers.clear_marker(markers.MIGRATED.at(place))
@@ -183,7 +184,7 @@ def _take_over(place: Home, *, files: bool) -> None:
 def _let_reload(place: Home) -> Mapping[str, str]:
     """Stop the processes of another build or with older settings. Return the variables for the next supervisor."""
     with spinner("restarting"):
-        # The successor starts the daemons with this.
+        # The next supervisor starts the daemons with these variables.
         environ = daemons.environ_of(place, daemons.SUPERVISOR) or os.environ
         stopped = up_down.stop_some(
             place,
@@ -215,18 +216,18 @@ def down(
             note(f"{name} {how}")
 
 
-LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
+LONGEST_NOTES = 8 << 10  # bytes; in JSON at worst six times as many, for which a marker has room
 _PATIENCE_S = 600.0
 
 
 def restart(
     handoff: Annotated[Path | None, typer.Option(help="A text file with notes for agent0.")] = None,
-    reason: Annotated[str, typer.Option(help="Why, for `turnkeeper events` and for agent0.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for `turnkeeper events` and for agent0.")] = "",
 ) -> None:
     """Restart agent-runtime: check that it can start, stop it, start it, and hand over notes to agent0, your agent.
 
     The runner and the supervisor keep running, and turns continue from their checkpoints. If the check finds that the
-    runtime could not start again, nothing is stopped. The restart continues if you interrupt this command.
+    runtime could not start again, the command stops nothing. The restart continues if you interrupt this command.
 
     Example: turnkeeper restart --reason "new key" --handoff notes.txt
     """
@@ -267,7 +268,7 @@ def model(
 ) -> None:
     """Show the model, or use another: check it, write it into config.toml, and restart agent-runtime if it runs.
 
-    The key goes into .env in the home, which only you can read. On a terminal you are asked for a missing key.
+    The key is written into .env in the home, which only you can read. On a terminal you are asked for a missing key.
 
     Example: turnkeeper model openai:gpt-5
     """
@@ -282,7 +283,7 @@ def model(
 
 
 def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
-    """Return a restart's status once it is over. Raises TurnkeeperError if the restart was refused or abandoned."""
+    """Return the status of a restart after its end. Raises TurnkeeperError if the restart was refused or abandoned."""
     if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=daemons.POLL_S):
         raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
     says = markers.read_marker(markers.STATUS.at(place, id=id_))
@@ -298,8 +299,7 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
 def escalate(text: Annotated[str, typer.Argument(help="The text of the alert.")]) -> None:
     """Send yourself an alert by the page command or the webhook of [watchdog]. The command needs no daemon.
 
-    If both fail, the exit code is 1. The alert is then kept: `turnkeeper status` shows it, and the supervisor
-    tries again at each tick.
+    If both fail, the exit code is 1. The alert is kept: `turnkeeper status` shows it, and the supervisor retries.
 
     Example: turnkeeper escalate "the build is red since Monday"
     """
@@ -333,8 +333,8 @@ def status(output: OutputOption = Output.TABLE) -> None:
     If machines share a store, all of them are listed, with the envelopes that wait for a runtime. The state of another
     machine has no effect on the exit code.
 
-    Exits with 6 if a process that should run does not run or answer, or the watchdog found a problem that
-    persists. Before the first `turnkeeper up` and after `down` nothing is supposed to run, and the exit code is 0.
+    Exits with 6 if a process that should run does not run or answer, or if the watchdog found a problem that persists.
+    Before the first `turnkeeper up` and after `down`, no process is supposed to run, and the exit code is 0.
 
     Example: turnkeeper status -o json
     """
@@ -393,7 +393,7 @@ _CHECKS = columns("CHECK STATE FINDING FIX", finding=lambda row: console.for_peo
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    """Return a check's result in one line, and its fix in another: a table would cut both."""
+    """Return the result of a check in one line and the fix in another, because a table would cut both."""
     found = console.for_people(str(row["finding"]))
     return "\n    ".join(
         filter(None, [f"{row['state']:<6}  {row['check']}{f': {found}' if found else ''}", row["fix"]])
@@ -401,9 +401,9 @@ def _in_words(row: Mapping[str, Any]) -> str:
 
 
 def doctor(output: OutputOption = Output.TABLE) -> None:
-    """Check the installation, the processes and the stores, and say how to fix each problem. Changes nothing.
+    """Check the installation, the processes and the stores, and say how to fix each problem.
 
-    Exits with 6 when something is broken.
+    The command changes nothing. Exits with 6 if something is broken.
 
     Example: turnkeeper doctor
     """
@@ -426,7 +426,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 def last_lines(path: Path, count: int) -> tuple[list[str], int]:
-    """Return the last `count` whole lines of a log and the offset after them, reading only as much as needed."""
+    """Return the last `count` whole lines of a log, and the offset after them. Read only as much as necessary."""
     with path.open("rb") as file:
         at = file.seek(0, 2)
         data = b""
@@ -442,7 +442,7 @@ def last_lines(path: Path, count: int) -> tuple[list[str], int]:
 
 
 def follow(folder: Path, ends: dict[Path, int], clock: SystemClock) -> Iterator[tuple[Path, str]]:
-    """Yield (log, line) for each whole line that is added, until cancelled. Read a log that shrank from its start."""
+    """Yield (log, line) for each whole line that is added, until cancelled. If a log became shorter, start over."""
     while True:
         for path in sorted(folder.glob("*.log")):
             start = ends.get(path, 0)
@@ -485,9 +485,9 @@ watchdog = App("Check and repair the processes.")
 
 @watchdog.command()
 def tick() -> None:
-    """Check every process once, restart what died, and start the supervisor if it does not run.
+    """Check every process once, restart the processes that died, and start the supervisor if it does not run.
 
-    It is safe while the supervisor runs. A timer can call it as a heartbeat. Exits with 6 when something is broken.
+    It is safe while the supervisor runs. A timer can call it as a heartbeat. Exits with 6 if something is broken.
 
     Example: turnkeeper watchdog tick
     """

@@ -1,4 +1,4 @@
-"""The commands of `turnkeeper` that look after the processes and the home."""
+"""The commands of `turnkeeper` that manage the processes and the home."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface, commands_in
 

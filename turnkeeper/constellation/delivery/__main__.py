@@ -1,7 +1,7 @@
-"""The process `python -m turnkeeper.constellation.delivery HOME`; the supervisor runs it if `[delivery]` enables it.
+"""The process `python -m turnkeeper.constellation.delivery HOME`, which the supervisor runs if `[delivery]` enables it.
 
-It follows the turn events into the outbox, and sends what is due. It holds its lock, reports its progress and answers
-the health service on `state/run/delivery.sock`, as the daemons do.
+It writes turn events into the outbox, and sends deliveries that are due. Like the daemons, it holds its lock, reports
+its progress, and answers the health service on `state/run/delivery.sock`.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "delivery"
 VIA = "delivery/api"
-NICE = 10  # if processor time is scarce, deliveries wait, and fires do not
+NICE = 10  # if processor time is scarce, deliveries wait and fires do not
 MOST_AT_ONCE = 8
-LOOK_S = 1.0  # between two reads of the outbox, which another machine may have changed
-AGAIN_S = 1.0  # before the next attempt to reach a daemon that is away
+LOOK_S = 1.0  # seconds between two reads of the outbox, which another machine may have changed
+AGAIN_S = 1.0  # seconds before the next attempt to reach a daemon that is unavailable
 PRUNE_EVERY_S = 3600.0
 _GRACE_S = 2.0
 
@@ -53,7 +53,7 @@ class Courier:
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Process rows as they become due, until cancelled."""
+        """Process rows when they become due, until cancelled."""
         pruned_at = self._clock.monotonic() - PRUNE_EVERY_S
         if not self._store.is_shared:
             await self._store.run(lambda store: outbox.release(store, self._clock.now()))
@@ -140,7 +140,7 @@ class Courier:
 
 
 async def _follow(follower: Follower | Overlooker, clock: Clock, log: EventLog) -> None:
-    """Follow a daemon until cancelled. While the daemon is away, try again."""
+    """Follow a daemon until cancelled. While the daemon is unavailable, try again."""
     said = ""
     while True:
         try:

@@ -30,7 +30,7 @@ from turnkeeper.storage.statements import cursor_at, number_of
 from turnkeeper.times import from_us, rfc3339
 from turnkeeper.v1 import schedules_pb2 as schedules
 
-app = App("Deliver what tasks achieve, or ask, to people: by a command, a webhook, e-mail or a chat.")
+app = App("Deliver results and questions of tasks to people: by a command, a webhook, e-mail or a chat.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")]
 _TARGETS = columns("NAME WAY ON TASKS CHANNELS QUIET DIGEST +ZONE=timezone")
 _LOG = columns(
@@ -65,7 +65,7 @@ def add(
     ] = "",
     on: Annotated[
         list[Kind] | None,
-        typer.Option(help="What to deliver; default all but runs, which name an address of the host."),
+        typer.Option(help="What to deliver; by default everything except runs, which name an address of the host."),
     ] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only of this task; may be repeated.")] = None,
     channel: Annotated[list[str] | None, typer.Option(help="Only of this channel; may be repeated.")] = None,
@@ -75,9 +75,9 @@ def add(
     digest: Annotated[str, typer.Option(metavar="HH:MM", help="Send results once a day, at this time.")] = "",
     tz: Annotated[str, typer.Option(help="IANA zone of both; default that of new tasks.")] = "",
 ) -> None:
-    """Add a target: it gets the results of tasks, and the questions that wait for you.
+    """Add a target. It gets the results of tasks, and the questions that wait for you.
 
-    Success, failure and each question go out once for each fire, with the text. A webhook's key is printed once.
+    Each success, failure and question of a fire is sent once, with its text. A webhook's key is printed once.
 
     Example: turnkeeper deliver add ops --webhook https://example.org/hook --on failure --on waits --task backup
     """
@@ -115,7 +115,7 @@ def add(
 
 
 def _unknown(place: Home, names: Iterable[str]) -> list[str]:
-    """Return those names that no task has; empty if task-runner does not answer."""
+    """Return the names that no task has. Empty if task-runner does not answer."""
     with suppress(TurnkeeperError), closing(Caller(place, via="turnkeeper/cli", deadline_s=5.0)) as caller:
         return [name for name in names if not _is_task(caller, name)]
     return []
@@ -130,7 +130,7 @@ def _is_task(caller: Caller, name: str) -> bool:
 
 
 def _note_state(place: Home) -> None:
-    """Note that nothing is delivered yet, or that the running process still has older settings."""
+    """Print a note if nothing is delivered yet, or if the running process still has older settings."""
     start = read_start(place, _PROCESS)
     if not is_held(place, _PROCESS):
         console.note(_DOWN if load_settings(place).delivery.enabled else _SET)
@@ -139,7 +139,7 @@ def _note_state(place: Home) -> None:
 
 
 def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:
-    """Raise InvalidInput if the target's URL is not of its kind, Denied if its host is not allowed."""
+    """Raise InvalidInput if the target's URL has the wrong form, or Denied if its host is not allowed."""
     if target.service and "://" not in target.service:
         raise InvalidInput("is not a URL of apprise, such as mailtos://USER:PASSWORD@HOST", where="--service")
     if not target.webhook:
@@ -189,9 +189,9 @@ def remove(name: Name) -> None:
 
 @app.command()
 def test(name: Name) -> None:
-    """Send a test delivery to a target at once, and say whether the target took it. A test is not in the outbox.
+    """Send a test delivery to a target at once, and say if the target accepted it.
 
-    Example: turnkeeper deliver test ops
+    A test is not recorded in the outbox. Example: turnkeeper deliver test ops
     """
     place, now = console.home(), SystemClock().now()
     target = targets.FILE.one(place, name)
@@ -210,10 +210,10 @@ def test(name: Name) -> None:
 @app.command()
 @listing(_LOG, "key", limit=50)
 def log(
-    waiting: Annotated[bool, typer.Option(help="Only deliveries that are still to be made.")] = False,
+    waiting: Annotated[bool, typer.Option(help="Only deliveries that are not over.")] = False,
     **page: Any,
 ) -> Listed:
-    """Show deliveries, newest first: which were taken, which wait for another try, and why.
+    """Show deliveries, newest first: which ones were accepted, which ones wait for a retry, and why.
 
     Example: turnkeeper deliver log --waiting
     """

@@ -1,6 +1,6 @@
-"""The deliveries of fires, for the commands of the runner.
+"""The deliveries of fires, for commands of the runner.
 
-Most homes deliver nothing. The outbox takes longer to load than such a command takes, so it is imported when needed.
+Most homes deliver nothing. The outbox takes longer to load than such a command takes, so it is imported late.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from typing import Any
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, TurnkeeperError
 
-_SECTION = "[delivery]"  # in config.toml of every home that has delivered anything
+_SECTION = "[delivery]"  # a section in config.toml of every home that has ever delivered something
 
 
 def sentences(home: Home, name: str) -> list[str]:
@@ -24,7 +24,7 @@ def sentences(home: Home, name: str) -> list[str]:
         return [outbox.sentence(row) for row in outbox.of_fires(home, [name])]
     except TurnkeeperError as error:
         if isinstance(error, Conflict) and not outbox.load_settings(home).delivery.enabled:
-            return []  # no process has made its tables on the shared database
+            return []  # no process has created its tables in the shared database
         return [f"Its deliveries cannot be read: {error}"]
 
 

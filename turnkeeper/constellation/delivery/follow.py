@@ -1,8 +1,8 @@
 """Turn events become deliveries: each ended fire and each question gets a row in the outbox, then goes to its targets.
 
-One transaction writes an event's row and the position in the stream, so no event is lost or taken twice. A fire is
-delivered once, with its outcome in the ledger: a failed attempt that will be retried is not a result. A fire that never
-became a turn has no event; the ledger names it.
+One transaction writes the row of an event and the position in the stream, so no event is lost or processed twice. A
+fire is delivered once, with its outcome in the ledger. A failed attempt that will be retried is not a result. A fire
+that never became a turn has no event. The ledger names it.
 """
 
 import json
@@ -25,11 +25,11 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 
 ENDED = frozenset({"SUCCEEDED", "SILENT", "DELIVERED", "FAILED", "CANCELLED"})
 UNSENT = frozenset({"silent", "delivered", "paused"})  # reasons of fires that succeeded without an answer for people
-# States of the runs of clients, as LangGraph's API calls them.
+# States of clients' runs, under the names of LangGraph's API.
 RUNS = {"SUCCEEDED": "success", "SILENT": "success", "FAILED": "error"}
 RUNS |= dict.fromkeys(("CANCELLED", "INTERRUPTED"), "interrupted")
 KIND_OF = {"succeeded": "success", "failed": "failure", "rejected": "failure", "cancelled": "failure"}
-# Reasons of skipped times that were due and never became a turn, as people read them.
+# Reasons for skipped times that were due and never became a turn, in the words for people.
 NEVER_BEGAN = {
     "missed": "it was too late to start: catch-up skip runs nothing that was missed",
     "catch_up_window": "it was missed longer ago than catch_up_window allows",
@@ -37,10 +37,10 @@ NEVER_BEGAN = {
     "queue_full": "more fires were queued than max_catch_up allows: the oldest were skipped",
     "quarantined": "it could not be started, so the task was quarantined",
 }
-LOOK_BACK = timedelta(days=30)  # at each start, how old a skipped time may be that was not delivered before
-BUDGET = "budget: "  # the beginning of the note of a pause by a budget
+LOOK_BACK = timedelta(days=30)  # the greatest age of an undelivered skipped time at a start
+BUDGET = "budget: "  # the beginning of the note about a pause by a budget
 NEWEST_OF_ALL, NEWEST_OF_ONE = 500, 20
-AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # pauses before asking the ledger again about a fire that is still open
+AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # seconds before the next query of the ledger about a fire that is still open
 NEWEST_TURNS = 20
 LONGEST_ANSWER = 100_000  # characters
 LONGEST_IN_EVENT = 24_000  # bytes of an answer in the data of an event
@@ -48,7 +48,7 @@ _State = agents.TurnEvent.State
 
 
 def taken(event: agents.TurnEvent) -> Delivery | None:
-    """Return the outbox row for a turn event. None if the event leads to no delivery."""
+    """Return the outbox row for a turn event. Return None if the event causes no delivery."""
     state, at_us = _State.Name(event.state), to_us(event.at.ToDatetime(UTC))
     if state == "INTERRUPTED":
         key, kind = f"{event.turn_id}:{event.sequence}:asks", "waits"
@@ -77,7 +77,7 @@ class Follower:
         async for event in self._daemons.WatchTurns(asked):
             row = taken(event)
             at_us = to_us(event.at.ToDatetime(UTC))
-            # Another incarnation sends all its events, at the first start and after a restore: skip the older ones.
+            # Another incarnation sends all of its events, at the first start and after a restore. Skip the older ones.
             is_new = event.incarnation == last.incarnation or at_us > last.at_us
             rows = [one for one in (row, await self._of_run(event) if is_new else None) if one is not None]
             if rows and is_new:
@@ -88,7 +88,7 @@ class Follower:
                 self._wake()
 
     async def _of_run(self, event: agents.TurnEvent) -> Delivery | None:
-        """Return the outbox row if a client's run ended, or waits, and names a webhook; else None."""
+        """Return the outbox row if a client's run that names a webhook ended or waits; else None."""
         state, at_us = _State.Name(event.state), to_us(event.at.ToDatetime(UTC))
         if event.fire_id or state not in RUNS:
             return None
@@ -110,9 +110,9 @@ def _record(store: Any, rows: list[Delivery], here: outbox.Place) -> None:
 
 
 def skipped(fire: schedules.Fire, since: datetime) -> Delivery | None:
-    """Return the outbox row for skipped times. None if these times are not a failure, or older than `since`.
+    """Return the outbox row for skipped times. Return None if the times are not a failure, or are older than `since`.
 
-    Later times may join an entry of the ledger, so the newest of its times is part of the key.
+    Later times may be added to an entry of the ledger, so the key contains the newest of its times.
     """
     at = fire.last_nominal_at.ToDatetime(UTC)
     if fire.outcome != "skipped" or fire.reason not in NEVER_BEGAN or at < since:
@@ -127,9 +127,10 @@ def skipped(fire: schedules.Fire, since: datetime) -> Delivery | None:
 
 
 def stopped(task: schedules.Task, since: datetime) -> Delivery | None:
-    """Return the outbox row for a stop by a budget. None if no budget stops the task, or it fired last before `since`.
+    """Return the outbox row for a stop by a budget.
 
-    The reason names the day or the fire, and what was used, so that it identifies the stop.
+    Return None if no budget stops the task, or if it last fired before `since`. The reason names the day or the fire
+    and the amount used, so that it identifies the stop.
     """
     at, why = task.last_fire_at.ToDatetime(UTC), task.paused_note.removeprefix(BUDGET)
     if task.state != "paused" or why == task.paused_note or at < since:
@@ -143,13 +144,13 @@ def stopped(task: schedules.Task, since: datetime) -> Delivery | None:
 
 
 class Overlooker:
-    """The reader of the ledger and of stops by budgets: it writes what no turn event tells into the outbox."""
+    """The reader of the ledger and of stops by budgets. It writes into the outbox what no turn event tells."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, wake: Callable[[], None]) -> None:
         self._store, self._daemons, self._clock, self._wake = store, daemons, clock, wake
 
     async def run(self) -> None:
-        """Look at the ledger now, and at a task after each change of it, until the stream ends."""
+        """Read the ledger now, and the entries of a task after each change of the task, until the stream ends."""
         async for told in self._daemons.WatchTasks(schedules.WatchTasksRequest(names_only=True)):
             if not told.task_id:
                 await self.look("", NEWEST_OF_ALL)
@@ -163,11 +164,11 @@ class Overlooker:
                     await self._put([stopped(task, await self._since())])
 
     async def look(self, name: str, most: int) -> None:
-        """Write the newest skipped times of a task, or of all, into the outbox. Those that it has are not repeated."""
+        """Write the newest skipped times of a task, or of all, into the outbox. Do not repeat times that it has."""
         asked = schedules.ListFiresRequest(name=name, outcome="skipped", limit=most)
         try:
             fires = (await self._daemons.ListFires(asked)).fires
-        except NotFound:  # the task was deleted, and so was its history
+        except NotFound:  # the task was deleted, and its history too
             return
         since = await self._since()
         await self._put([skipped(fire, since) for fire in fires])
@@ -183,14 +184,14 @@ class Overlooker:
 
 
 class Settler:
-    """Replacement of a row about a turn by deliveries to the targets that want it."""
+    """The part that replaces a row about a turn by deliveries to the targets that want it."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, links: Any) -> None:
-        """Take `links`, which returns the address at which a question is decided; empty or None if there is none."""
+        """Take `links`, which returns the address at which a question is decided, or nothing if there is none."""
         self._store, self._daemons, self._clock, self._links = store, daemons, clock, links
 
     async def settle(self, row: Delivery, known: targets.Targets) -> None:
-        """Replace a row by its deliveries, or postpone it while its fire is open. Raises TurnkeeperError."""
+        """Replace a row by its deliveries, or postpone the row while its fire is open. Raises TurnkeeperError."""
         if row.kind == "run":
             rows, now = await self._run(row, known), self._clock.now()
             await self._store.run(lambda store: outbox.settle(store, row, rows, now, "settled"))
@@ -221,7 +222,7 @@ class Settler:
         )  # fmt: skip
 
     async def _run(self, row: Delivery, known: targets.Targets) -> list[Delivery]:
-        """Return the delivery of a client's run to the address that it named; empty if no target takes it now."""
+        """Return the delivery of a client's run to the address that it named. Empty if no target accepts it now."""
         name, now, about = targets.of_run(known, row.address), self._clock.now(), json.loads(row.body)
         if not name:
             return []
@@ -250,7 +251,7 @@ class Settler:
         ]  # fmt: skip
 
     async def _skipped(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the result of skipped times or a stop, with the task's channel. Empty if the task was deleted."""
+        """Return the result of skipped times or of a stop, with the task's channel. Empty if the task was deleted."""
         try:
             task = await self._daemons.GetTask(schedules.GetTaskRequest(name=row.task_id))
         except NotFound:
@@ -258,10 +259,10 @@ class Settler:
         return [(row.key, "failure", self._about(row) | {"channel": task.spec.channel} | json.loads(row.body))]
 
     async def _end(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]] | None:
-        """Return the result of a fire from the ledger: empty if it is not delivered, None while the fire is open."""
+        """Return the result of a fire from the ledger. Empty if it is not delivered, None while the fire is open."""
         try:
             fire = await self._daemons.GetFire(schedules.GetFireRequest(fire_id=row.fire_id))
-        except NotFound:  # its task's history was deleted
+        except NotFound:  # the history of the task was deleted
             return []
         if not fire.HasField("ended_at"):
             return None
@@ -290,7 +291,7 @@ class Settler:
         ]
 
     async def _answer(self, thread: str, turn_id: str) -> str:
-        """Return the last text of a turn's agent. Empty if the agent wrote no text, or the turn was deleted."""
+        """Return the last text of the agent in a turn. Return nothing if there is no text or no turn."""
         asked = agents.GetConversationRequest(thread_id=thread, limit=NEWEST_TURNS)
         turns = (await self._daemons.GetConversation(asked)).turns
         said = [one.text for turn in turns if turn.turn_id == turn_id for one in turn.messages if one.role == "agent"]
@@ -310,7 +311,7 @@ def event_of(name: str, row: Delivery) -> schedules.EmitEventRequest:
 
 
 def digest_of(name: str, rows: list[Delivery], now: Any) -> Delivery:
-    """Return one delivery that replaces those that waited for the digest of a target."""
+    """Return the one delivery that replaces all that waited for the digest of a target."""
     said = [json.loads(row.body)["data"] for row in rows]
     lines = "\n\n".join(f"{one['task']} {one['outcome']}: {one['text'] or one['reason']}" for one in said)
     body = {"type": "digest", "timestamp": rfc3339(now), "data": {"text": lines, "results": said}}

@@ -1,7 +1,7 @@
-"""The policy of hosts: no delivery goes to this machine or a private network, unless the settings allow the host.
+"""The policy for hosts: nothing is delivered to this machine or a private network unless the settings allow the host.
 
-Each request resolves the name, checks every address, and connects to a checked one. So it does not matter if the name
-resolves to another address a moment later. The web reader decides which addresses are public.
+Each request resolves the name, checks every address, and connects to a checked address. So it does not matter if the
+name resolves to another address a moment later. The web reader decides which addresses are public.
 """
 
 import socket
@@ -20,7 +20,7 @@ def resolve(host: str, port: int, allowed: Collection[str]) -> list[Any]:
     """Return the addresses of a host, as `socket.getaddrinfo` does.
 
     Args:
-        allowed: hosts, each as HOST or HOST:PORT, whose addresses are not checked.
+        allowed: hosts, each as HOST or HOST:PORT, with addresses that are not checked.
 
     Raises:
         Denied: an address is not public, and the host is not allowed.

@@ -1,11 +1,11 @@
-"""The outbox: every delivery is a row, written before the first try; it leaves the queue once its target accepts it.
+"""The outbox.
 
-A delivery goes out at least once. Every try has the same key, so a receiver can recognise a repetition.
+Every delivery is a row that is written before the first attempt, and leaves the queue when its target accepts it. A
+delivery is sent at least once. Every attempt has the same key, so a receiver can recognise a repetition.
 
-    settling    a fire's turn ended, or a turn asks; deliveries replace the row once the ledger shows the outcome
-    waiting     the delivery is sent at `next_us`, and again after each failure
-    gathered    the delivery waits for the daily digest of its target
-    delivered, given up, dropped    the delivery is over; its text is removed
+    settling    a fire's turn ended, or a turn asks; deliveries replace the row after the ledger shows the outcome
+    waiting     the delivery is sent at `next_us`, and again after each failure gathered    the delivery waits for the
+    daily digest of its target delivered, given up, dropped    the delivery is over; its text is removed
 """
 
 import hashlib
@@ -29,7 +29,7 @@ SETTLING, WAITING, GATHERED, DELIVERED, GIVEN_UP, DROPPED = (
 )  # fmt: skip
 OPEN = (SETTLING, WAITING, GATHERED)
 KEPT = timedelta(days=90)
-LEASE = timedelta(seconds=60)  # how long one process may work on a row; longer than any single try
+LEASE = timedelta(seconds=60)  # how long one process may work on a row; longer than any single attempt
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
 TRIED_FOR = timedelta(days=3)
 _PEER, _LEDGER = "agent-runtime", "task-runner"
@@ -39,10 +39,10 @@ deliveries = Table(
     "deliveries",
     metadata,
     Column("number", NUMBER, Identity(), primary_key=True),
-    Column("key", TEXT, nullable=False, unique=True),  # by which a receiver recognises a repeated delivery
+    Column("key", TEXT, nullable=False, unique=True),  # the key by which a receiver recognises a repeated delivery
     *(Column(name, TEXT, nullable=False) for name in _TEXTS),
     Column("tries", BigInteger, nullable=False),
-    Column("next_us", BigInteger),  # when a process takes an open row next
+    Column("next_us", BigInteger),  # the time at which a process takes an open row next
     Column("made_us", BigInteger, nullable=False),
     Column("ended_us", BigInteger),
 )
@@ -107,7 +107,7 @@ def place(connection: Connection, peer: str = _PEER) -> Place:
 
 
 def began(connection: Connection) -> datetime:
-    """Return the time from which the ledger is delivered."""
+    """Return the time from which entries of the ledger are delivered."""
     return from_us(place(connection, _LEDGER).at_us)
 
 
@@ -118,7 +118,7 @@ def move(connection: Connection, to: Place) -> None:
 
 
 def put(connection: Connection, rows: Iterable[Delivery]) -> None:
-    """Add rows to the outbox. Ignore a row whose key already exists."""
+    """Add rows to the outbox. Ignore a row with a key that already exists."""
     for row in rows:
         values = {name: storable(value) if isinstance(value, str) else value for name, value in row._asdict().items()}
         connection.execute(upsert(deliveries, [_ROW.key]).values(**values))
@@ -134,30 +134,29 @@ def take_due(connection: Connection, now: datetime, most: int) -> list[Delivery]
 
 
 def next_due(connection: Connection) -> datetime | None:
-    """Return when the next row is due. None if no row is open."""
+    """Return when the next row is due. Return None if no row is open."""
     found = connection.execute(select(func.min(_ROW.next_us))).scalar()
     return None if found is None else from_us(found)
 
 
 def release(connection: Connection, now: datetime) -> None:
-    """Make due the rows that an earlier process leased. Only the owner of the file calls this, at its start."""
+    """Make rows due that an earlier process leased. Only the owner of the file calls this, at its start."""
     soon = _ROW.next_us.between(to_us(now), to_us(now + LEASE))
     connection.execute(update(deliveries).where(soon).values(next_us=to_us(now)))
 
 
 def settle(connection: Connection, row: Delivery, results: Sequence[Delivery], now: datetime, why: str) -> None:
-    """Replace a settling row by the deliveries to its targets, in one step."""
+    """Replace a row in the state `settling` by the deliveries to its targets, in one step."""
     put(connection, results)
     end(connection, row, DROPPED, now, why)
 
 
 def postpone(connection: Connection, row: Delivery, at: datetime, **changes: Any) -> None:
-    """Make a row due at a later time."""
     connection.execute(update(deliveries).where(_ROW.key == row.key).values(next_us=to_us(at), **changes))
 
 
 def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> bool:
-    """Record a failed try. Return False if the try was the last one."""
+    """Record a failed attempt. Return False if the attempt was the last one."""
     if now - from_us(row.made_us) >= TRIED_FOR:
         end(connection, row, GIVEN_UP, now, reason, tries=row.tries + 1)
         return False
@@ -167,13 +166,13 @@ def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> 
 
 
 def end(connection: Connection, row: Delivery, state: str, now: datetime, reason: str = "", **changes: Any) -> None:
-    """Close a row. Remove its text, because the conversation keeps it."""
+    """Close a row. Remove the text of the row, because the conversation keeps it."""
     values = {"state": state, "next_us": None, "ended_us": to_us(now), "reason": reason, "body": ""} | changes
     connection.execute(update(deliveries).where(_ROW.key == row.key).values(**values))
 
 
 def gather(connection: Connection, target: str, up_to: datetime) -> list[Delivery]:
-    """Return the rows that wait for the digest of a target and are due by now, oldest first."""
+    """Return the rows that wait for the digest of a target and are now due, oldest first."""
     waits = (
         (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.body != "") & (_ROW.next_us <= to_us(up_to + LEASE))
     )

@@ -1,8 +1,8 @@
-"""One try of one delivery: to a signed webhook, to a service of apprise, or to a command.
+"""One attempt of one delivery: to a signed webhook, to a service of apprise, or to a command.
 
-A webhook is signed as the specification of Standard Webhooks says: the headers `webhook-id`, `webhook-timestamp` and
-`webhook-signature`. A child process, `python -m turnkeeper.constellation.delivery.send`, sends to services, because
-their libraries open connections themselves. In that process, the policy of hosts applies to every resolved name.
+A webhook is signed according to Standard Webhooks, with the headers `webhook-id`, `webhook-timestamp` and
+`webhook-signature`. The child process `python -m turnkeeper.constellation.delivery.send` sends to services, because
+their libraries open connections themselves. There, the policy for hosts applies to every name that is resolved.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ LONGEST_TEXT = 32_000  # characters, in the variables of a command and in the te
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE")
 _FAULTS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 _NOT_TAKEN = "the service could not be reached, or did not take it; to see why, run: apprise -vv -b hello URL"
-_OVER = 410  # Gone: the receiver wants no more
+_OVER = 410  # the status Gone: the receiver wants no more deliveries
 _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
 _ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run", "stopped": "was stopped"}
 
@@ -44,7 +44,7 @@ class Refused(TurnkeeperError):
 
 
 def signature(secret: str, key: str, at: datetime, body: bytes) -> Mapping[str, str]:
-    """Return the headers that prove where a request comes from, and when it was made."""
+    """Return the headers that prove the sender and the time of a request."""
     seconds = str(int(at.timestamp()))
     mac = hmac.digest(secret_bytes(secret), f"{key}.{seconds}.".encode() + body, hashlib.sha256)
     signed = f"v1,{base64.b64encode(mac).decode()}"
@@ -52,7 +52,6 @@ def signature(secret: str, key: str, at: datetime, body: bytes) -> Mapping[str, 
 
 
 def title(data: Mapping[str, Any], kind: str) -> str:
-    """Return the headline of a delivery, for people."""
     ended = _ENDED.get(data.get("outcome", ""), _SPELLED[kind])
     return plain(f"{data.get('task') or data.get('channel') or 'Turnkeeper'} {ended}")
 
@@ -60,7 +59,7 @@ def title(data: Mapping[str, Any], kind: str) -> str:
 def text_of(data: Mapping[str, Any]) -> str:
     """Return the text of a delivery, for people: the reason, the answer, the question with its call, and its link.
 
-    If the text is too long, its end is cut, except the link.
+    If the text is too long, cut its end, but not the link.
     """
     said = [data.get("reason"), data.get("text"), data.get("question")]
     if data.get("arguments"):
@@ -102,10 +101,10 @@ async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, 
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Collection[str]) -> str:
-    """POST a JSON body. Return why it failed, or an empty string if it succeeded. Follows no redirect.
+    """POST a JSON body. Return why it failed, or an empty string if it succeeded. Follow no redirect.
 
     Raises:
-        Denied: the host is this machine, or on a private network, and is not allowed.
+        Denied: the host is this machine or is on a private network, and is not allowed.
         Refused: the receiver answered that it is gone.
     """
     parts = urlsplit(url)
@@ -149,13 +148,13 @@ async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
 
 
 def serve(asked: Mapping[str, Any]) -> str:
-    """Send the text to a service, in this process. Return why it failed, or an empty string if it succeeded."""
+    """Send the text to a service from this process. Return why it failed, or an empty string if it succeeded."""
     refused = hosts.guard(asked["allowed"])
     try:
         apprise = import_module("apprise")
     except ImportError:
         return f"services need a package: {install_command('turnkeeper[notify]')}"
-    logging.getLogger("apprise").disabled = True  # its errors contain the address
+    logging.getLogger("apprise").disabled = True  # errors of the library contain the address
     sender = apprise.Apprise()
     if not sender.add(asked["address"]):
         return "apprise does not know this kind of address"

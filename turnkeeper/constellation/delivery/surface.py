@@ -20,7 +20,7 @@ SURFACE = Surface(
     commands={
         "deliver": Later(
             "turnkeeper.constellation.delivery.commands:app",
-            "Deliver what tasks achieve, or ask, to people: by a command, a webhook, e-mail or a chat.",
+            "Deliver results and questions of tasks to people: by a command, a webhook, e-mail or a chat.",
             Panel.WORK,
         ),
     },

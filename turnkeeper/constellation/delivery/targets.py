@@ -1,6 +1,7 @@
-"""Targets of deliveries: where results are sent, which, and when. The file is `state/delivery.json`, replaced whole.
+"""Targets of deliveries: the address, the kinds of results, and the times.
 
-The file holds secrets: the key of a webhook's signature, the address of a chat. Only its owner can read it.
+A command replaces the whole file `state/delivery.json`. The file contains secrets: the key for signatures of a webhook,
+the address of a chat. Only its owner can read it.
 """
 
 import base64
@@ -19,25 +20,25 @@ from turnkeeper.errors import Denied, InvalidInput
 from turnkeeper.storage.files import Entries
 
 Kind = Literal["success", "failure", "waits", "run"]
-KINDS: tuple[Kind, ...] = ("success", "failure", "waits")  # unless others are chosen
+KINDS: tuple[Kind, ...] = ("success", "failure", "waits")  # used if the author chooses no others
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
-_PREFIX = "whsec_"  # begins a secret in Standard Webhooks
+_PREFIX = "whsec_"  # the beginning of a secret in Standard Webhooks
 _SECRET_BYTES = 32
 
 
 class Target(BaseModel):
-    """One place where results go. Exactly one of `webhook`, `service`, `command` and `event` is set.
+    """A destination of results. Exactly one of `webhook`, `service`, `command` and `event` is set.
 
     Attributes:
         webhook: an http or https URL; each request is signed with `secret`.
         service: a URL of apprise: mailto, slack, tgram, ntfy and many others.
-        command: a shell command; the delivery is in its variables and, as JSON, on its standard input.
-        event: the name of an event of this home, for which tasks wait; its data is the result.
+        command: a shell command that gets the delivery in its variables and, as JSON, on its standard input.
+        event: the name of an event of this home for which tasks wait; the result is its data.
         on: the kinds of results that are delivered. With `run`, clients' runs may name addresses at the webhook's host.
         tasks: the names of the tasks; empty for all.
         channels: the channels; empty for all.
         quiet: the hours of each day in which nothing is sent, as HH:MM-HH:MM; empty for none.
-        digest: the time of day, HH:MM, at which one delivery has all results since the last; empty: one for each.
+        digest: the time of day, HH:MM, at which one delivery contains all results since the last; empty: one for each.
         timezone: the IANA zone of `quiet` and `digest`; empty for UTC.
     """
 
@@ -74,7 +75,7 @@ class Target(BaseModel):
 
     @property
     def way(self) -> str:
-        """The printable form of the target: its kind, and for a URL its scheme or its host."""
+        """The printable form of the target: its kind and, for a URL, its scheme or its host."""
         if self.webhook:
             return f"webhook {self.webhook.split('/')[2].rpartition('@')[2]}"
         if self.service:
@@ -86,16 +87,16 @@ class Target(BaseModel):
         return "run" in self.on and urlsplit(self.webhook)[:2] == urlsplit(url)[:2]
 
     def at(self, address: str) -> Self:
-        """Return the target with another address, which a run named; the same one if the address is empty."""
+        """Return the target with the address that a run named, or the same target if the address is empty."""
         return self.model_copy(update={"webhook": address}) if address else self
 
     def wants(self, kind: str, task: str, channel: str) -> bool:
-        """Return True if a result of this kind, of this task and channel, goes to the target."""
+        """Return True if the target gets results of this kind, from this task and channel."""
         fits = (not self.tasks or task in self.tasks) and (not self.channels or channel in self.channels)
         return kind in self.on and fits
 
     def due(self, kind: str, now: datetime) -> tuple[datetime, bool]:
-        """Return when to send a delivery that is ready now, and True if it waits for the daily digest.
+        """Return the time to send a delivery that is ready now, and True if it waits for the daily digest.
 
         A question never waits for the digest. Nothing is sent in quiet hours.
         """
@@ -113,7 +114,7 @@ class Target(BaseModel):
 
 
 def _next(moment: time, now: datetime, zone: tzinfo) -> datetime:
-    """Return the first instant after `now` at which a clock of the zone shows the time of day."""
+    """Return the first instant after `now` at which clocks in the zone show the time of day."""
     local = now.astimezone(zone)
     days = (datetime.combine(local.date() + timedelta(days=days), moment, zone) for days in (0, 1, 2))
     return next(at.astimezone(UTC) for at in days if at.astimezone(UTC) > now)
@@ -124,7 +125,7 @@ FILE = Entries[Target]("delivery", "target", "turnkeeper deliver", TypeAdapter(d
 
 
 def add(home: Home, name: str, target: Target) -> None:
-    """Add a target. Raises Conflict if the name is taken, InvalidInput if it is not a name."""
+    """Add a target. Raises Conflict if the name is taken, or InvalidInput if it is not a valid name."""
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
@@ -133,7 +134,7 @@ def add(home: Home, name: str, target: Target) -> None:
 
 
 def of_run(known: Targets, url: str) -> str:
-    """Return the name of the target whose key signs the webhook of a run; empty if no target takes it."""
+    """Return the name of the target whose key signs the webhook of a run. Empty if no target accepts it."""
     return next((name for name, target in known.items() if target.takes_run(url)), "")
 
 

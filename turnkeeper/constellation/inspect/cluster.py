@@ -1,6 +1,6 @@
 """The machines that share a database: their reports, the waiting envelopes, and all faults.
 
-Everything is read from the database, on a read-only connection, so every machine reports the same.
+Everything is read from the database through a read-only connection, so every machine reports the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import AT_STANDBY, loses
 from turnkeeper.times import from_us, rfc3339
 
-OFF_S = 2.0  # seconds that a clock may differ from the database's without a report
+OFF_S = 2.0  # the most seconds that a clock may differ from the database's clock without a report
 OLDEST_SERVER = 15
-MOST_USED = 0.9  # share of the server's connections
+MOST_USED = 0.9  # the share of the server's connections above which a report is made
 
 
 COLUMNS = columns(
@@ -62,7 +62,7 @@ def of_inboxes(cluster: nodes.Cluster) -> Iterator[Finding]:
 
 
 def of_categories(cluster: nodes.Cluster) -> Iterator[Finding]:
-    """Yield the categories that some machines cannot use. The other machines begin the fires of these categories."""
+    """Yield the categories that some machines cannot use. Other machines begin the fires of these categories."""
     rows = [
         row for row in nodes.current(cluster.processes) if (row["role"], row["state"]) == ("agent-runtime", "ready")
     ]
@@ -133,8 +133,8 @@ def of_nodes(cluster: nodes.Cluster) -> Iterator[Finding]:
 
 
 def _differences(rows: Sequence[nodes.Row]) -> Iterator[Finding]:
-    """Yield the machines' versions of each category, graph or setting that is not the same everywhere."""
-    programs = [str(row["node_id"]).rpartition("-")[0] for row in rows]  # both daemons of a page have one role
+    """Yield the machines' versions of each category, graph or setting that is not the same on all machines."""
+    programs = [str(row["node_id"]).rpartition("-")[0] for row in rows]  # both daemons of a page have the same role
     for program in sorted(set(programs)):
         alike = [row for row, its in zip(rows, programs, strict=True) if its == program]
         for what in sorted({name for row in alike for name in row["facts"]} - {nodes.AGENTS, nodes.CORDONED}):

@@ -43,20 +43,20 @@ RELOAD, RESTART = "turnkeeper up --restart", "turnkeeper restart"
 
 
 def findings(home: Home, now: float) -> list[Finding]:
-    """Return the faults and the findings from markers, the worst first for each process."""
+    """Return the faults and findings from the markers, with the worst one first for each process."""
     own = (item for daemon in EVERY for item in _of(home, daemon.name))
     return [*_troubles(home), *own, *_of_all(home, now), *_held(home), *_older(home), *_unread(home, now)]
 
 
 def _held(home: Home) -> Iterator[Finding]:
-    """Yield each process that deletes no old history, because its clock jumped."""
+    """Yield each process that deletes no old history because its clock jumped."""
     for process in (*(daemon.name for daemon in DAEMONS), "watchdog"):
         if why := held(home, process):
             yield Finding(process=process, what=f"deletes no old history: {why}", degraded=False)
 
 
 def outdated(home: Home) -> Iterator[Finding]:
-    """Yield each process with another build or with older settings, and each section that no installed part reads."""
+    """Yield each process with a different build or older settings, and each section that no installed part reads."""
     with suppress(InvalidInput):  # another check reports faults of the settings
         for daemon in (*EVERY, SUPERVISOR):
             process = process_of(home, daemon)
@@ -83,7 +83,7 @@ def outdated(home: Home) -> Iterator[Finding]:
 
 
 def _other_build(home: Home, daemon: Daemon, start: Start | None) -> str:
-    """Return the other build that a process runs. Empty if the process runs this build or is only starting."""
+    """Return the different build that a process runs. Empty if the process runs this build or is only starting."""
     if start is not None:
         return f"runs build {start.build}, and this is {build()}" if start.build != build() else ""
     if daemon is SUPERVISOR or serves(home, daemon):
@@ -92,7 +92,7 @@ def _other_build(home: Home, daemon: Daemon, start: Start | None) -> str:
 
 
 def _older(home: Home) -> Iterator[Finding]:
-    """Yield the stores that the next start upgrades."""
+    """Yield the stores that the next start will upgrade."""
     for path in older_stores(home):
         owner = DAEMONS[0] if path == home.agent_db else DAEMONS[1]
         if not is_held(home, owner.name):
@@ -101,8 +101,8 @@ def _older(home: Home) -> Iterator[Finding]:
 
 
 def _unread(home: Home, now: float) -> Iterator[Finding]:
-    """Yield the inboxes in which envelopes wait without a reader."""
-    hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads these while it runs
+    """Yield the inboxes that have waiting envelopes and no reader."""
+    hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads these inboxes while it runs
     runs = is_held(home, DAEMONS[0].name)
     for agent in _folders(home):
         own = hosted.fullmatch(agent.name)
@@ -119,7 +119,7 @@ def _unread(home: Home, now: float) -> Iterator[Finding]:
 
 
 def _folders(home: Home) -> list[Path]:
-    """Return the folders of agents. If machines share the store, leave out terminals, whose inboxes are rows."""
+    """Return the folders of agents. If machines share a store, leave out terminals, because their inboxes are rows."""
     folder = home.root / "channels" / "agent"
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     is_shared = bool(found and _shared_url(home))
@@ -140,7 +140,7 @@ def _put_at(path: Path) -> float:
 
 
 def _troubles(home: Home) -> Iterator[Finding]:
-    """Yield the trouble of the machine that blocks the home or a daemon."""
+    """Yield the machine trouble that blocks the home or a daemon."""
     for trouble in unwritable(home):
         yield Finding(process="", what=f"{trouble.where}: {trouble.what}", fix=trouble.hint)
     for process, what in troubles_of(home, EVERY).items():
@@ -148,7 +148,7 @@ def _troubles(home: Home) -> Iterator[Finding]:
 
 
 def unwritable(home: Home) -> Iterator[MachineTrouble]:
-    """Yield the fault of the home's first folder that cannot be written."""
+    """Yield the fault of the first folder in the home that cannot be written."""
     channels = home.root / "channels" / "agent"
     inboxes = [agent / "inbox" for agent in sorted(channels.iterdir())] if channels.is_dir() else []
     for folder in (home.root, home.run.parent, home.run, home.logs, *inboxes):
@@ -208,11 +208,11 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
 
 
 def _of_alert(says: dict[str, Any] | markers.Unreadable | None, now: float, *, has_route: bool) -> Finding:
-    """Return the finding for an alert that is being delivered, is tried again, or has no route."""
+    """Return the finding for an alert that is being delivered, is retried, or has no route."""
     told: dict[str, Any] = says if isinstance(says, dict) else {}
     over_at, tried_at = _said(told, "over_at"), told.get("tried_at")
     for_s = now - tried_at if isinstance(tried_at, int | float) else inf
-    if told.get("failed") is False and 0 <= for_s < 12 * escalation.LONGEST_S:  # the alerts of a tick are sent in turn
+    if told.get("failed") is False and 0 <= for_s < 12 * escalation.LONGEST_S:  # a tick sends its alerts one by one
         return Finding(process="", what=f"an alert is being delivered: {_said(says, 'text')}", degraded=False)
     since = f" (its cause is over since {over_at})" if over_at else ""
     fix = "set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
@@ -241,7 +241,7 @@ class Check:
 
 
 def examine(home: Home, now: float) -> Iterator[Check]:
-    """Run one check after the other. Change nothing. Reading large stores completely takes time."""
+    """Run the checks one after the other. Change nothing. To read large stores completely takes time."""
     looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("can start", lambda: map(_finding, preflight(home))),
         ("runs", lambda: _runs(home)),
@@ -280,7 +280,7 @@ def _listens(home: Home) -> Iterator[Finding]:
     places = [place for one in surfaces().values() for place in one.listens(settings).items()]
     for process, place in places:
         if is_held(home, process):
-            says = home.run / f"{process}.listens"  # the address since its start; the settings may differ now
+            says = home.run / f"{process}.listens"  # the address at its start; the settings may differ now
             now, fix = says.read_text() if says.is_file() else place, "turnkeeper down, then turnkeeper up"
             what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
             yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)
@@ -337,7 +337,7 @@ _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "turnkeeper.const
 
 
 def preflight(home: Home) -> list[TurnkeeperError]:
-    """Return each error that would keep a daemon from starting on this home. Empty if the daemon can start."""
+    """Return each error that would prevent a daemon from starting on this home. Return none if the daemon can start."""
     return [*_program_errors(), *_missing(home), *_file_errors(home), *_store_errors(home)]
 
 
@@ -394,7 +394,7 @@ def strange_stores(home: Home) -> Iterator[TurnkeeperError]:
 
 
 def refuse_twin(home: Home) -> None:
-    """Raise Conflict if this machine runs another copy of this home, because both would run the same tasks."""
+    """Raise Conflict if this machine runs a copy of this home, because both would run the same tasks."""
     numbers, original = import_module("turnkeeper.storage.identity").numbers, home.original
     own = numbers(home)
     for other, daemon, pid in running():
@@ -416,7 +416,7 @@ def fit_to_start(home: Home) -> Settings:
     for missing in missing_packages(settings):
         raise missing
     if settings.store.is_shared:
-        with suppress(Unreachable):  # its daemons wait for the server
+        with suppress(Unreachable):  # the daemons of such a home wait for the server
             import_module("turnkeeper.storage.database").check_schemas(settings.store.url)
     for strange in strange_stores(home):
         raise strange

@@ -8,9 +8,9 @@ class Finding:
     """A fact that a person should know.
 
     Attributes:
-        process: the process concerned; empty for the whole constellation.
+        process: the process in question; empty for the whole constellation.
         fix: the remedy; empty if none is needed.
-        degraded: True if the constellation is impaired until this is fixed.
+        degraded: True if the constellation is impaired until the fault is fixed.
     """
 
     process: str
@@ -27,7 +27,7 @@ UNREAD_S = 60.0  # seconds after which an unread envelope is reported
 
 
 def unread(agent: str, count: int, since: str) -> Finding:
-    """Return the finding for an inbox in which envelopes wait without a reader."""
+    """Return the finding for an inbox that has waiting envelopes and no reader."""
     what = f"{count} {'envelope waits' if count == 1 else 'envelopes wait'} for {agent} since {since}"
     fix = f"turnkeeper inbox watch {agent} --tmux SESSION, or: turnkeeper inbox drain {agent}"
     return Finding(process="", what=f"{what}, and no program reads its inbox", fix=fix, degraded=False)

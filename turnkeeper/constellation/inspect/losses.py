@@ -14,11 +14,11 @@ from turnkeeper.v1.schedules_pb2 import ListTasksRequest
 MOST_NAMED = 20
 TOLD_FOR = timedelta(days=7)  # how long a loss is reported
 _RUNNER = "task-runner"
-Found = tuple[str, str, str]  # a process, what is the matter, and the remedy
+Found = tuple[str, str, str]  # a process, its fault, and the remedy
 
 
 def findings(home: Home) -> Iterator[Found]:
-    """Yield the recent losses of the database, and the quarantined tasks if the runner can be called."""
+    """Yield the recent losses of the database and, if the runner can be called, the quarantined tasks."""
     yield from _losses(home)
     if not is_serving(home.socket(_RUNNER)):
         return
@@ -33,7 +33,7 @@ def findings(home: Home) -> Iterator[Found]:
 
 
 def _losses(home: Home) -> Iterator[Found]:
-    """Yield the losses that the daemons of this home noticed, each once."""
+    """Yield once each loss that the daemons of this home noticed."""
     since, told = SystemClock().now() - TOLD_FOR, set[str]()
     for path in sorted(home.root.glob("state/database-seen-*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Calls the daemons for processes, pending decisions, and the turns that a planned restart interrupts. Loads gRPC."""
+"""Asks the daemons for processes, pending decisions, and the turns that a planned restart interrupts. Loads gRPC."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -23,11 +23,11 @@ VIA = "turnkeeper/cli"
 
 
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
-    """Return a row for each process; for the supervisor and optional processes only if they should run.
+    """Return a row for each process. Include the supervisor and optional processes only if they should run.
 
     A process is `running` (it answers), `starting` (it does not serve yet), `not answering` (it reported that it
-    serves, but cannot be called), `suspended` (by a signal) or `stopped`. The supervisor is never called: alive is
-    `running`.
+    serves, but calls fail), `suspended` (by a signal) or `stopped`. The supervisor is never called: if its process
+    exists, it counts as `running`.
     """
     orders = read_orders(place) if supervised else None
     wanted = orders.wanted if orders else known.DAEMONS
@@ -58,7 +58,7 @@ def _state(place: Home, daemon: known.Daemon, process: Any) -> str:
 
 
 def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Yield a finding for each process, a row of :func:`rows`, that is running and cannot be called."""
+    """Yield a finding for each running process, a row of :func:`rows`, that cannot be called."""
     for row in found:
         daemon = next(one for one in (*known.EVERY, known.SUPERVISOR) if one.name == row["process"])
         if row["state"] in {"not answering", "suspended"} and (process := known.process_of(place, daemon)) is not None:
@@ -89,7 +89,7 @@ _ARMED = frozenset({"active", "running", "waiting", "interrupted"})
 
 
 def handoff_text(home: Home, notes: str) -> str:
-    """Return the text of a planned handoff. A part that a daemon does not answer is reported as unknown."""
+    """Return the text of a planned handoff. If a daemon does not answer, its part is reported as unknown."""
     with closing(Caller(home, via=VIA)) as daemons:
         lines = [
             "Planned restart of agent-runtime. Turns continue from their last checkpoint by themselves.",

@@ -1,7 +1,7 @@
-"""Creates a state directory: settings with explanations, an example, or an author's own LangGraph project.
+"""Creates a state directory: settings with explanations, an example, or the author's LangGraph project.
 
-A project's graph is loaded before the settings name it. A process of the runtime loads it, so a project's code never
-runs in this process.
+A project's graph is loaded before the settings name it. A separate process of the runtime loads the graph, so the
+project's code never runs in this process.
 """
 
 import json
@@ -31,13 +31,13 @@ _ENVIRONMENT = """\
 
 
 def initialise(home: Home, *, example: bool) -> list[Path]:
-    """Create the directory and the missing files in it, without overwriting. Return the files that were written."""
+    """Create the directory and its missing files. Overwrite nothing. Return the files that were written."""
     home.create()
     home.check_sockets()
     written = [*write_new(home.config, config_text()), *write_new(home.environment, _ENVIRONMENT)]
     if example:
         written += write_new(home.tasks / "example.toml", read_text(Path(__file__).with_name("example.toml")))
-        if not load_settings(home).folder.path:  # otherwise the example reads the folder that the author named
+        if not load_settings(home).folder.path:  # otherwise the example reads the folder that the author chose
             text = with_key(read_text(home.config), "folder", "path", str(Path.cwd()))
             replace_whole(home.config, text.encode())
     return written
@@ -51,7 +51,7 @@ def config_text() -> str:
         if section == "graphs":
             lines += ["", f"# {head}", "# names of graphs, each with a graph as above", '# NAME = "FILE.py:ATTRIBUTE"']
             continue
-        if isinstance(value, dict):  # the author names these sections
+        if isinstance(value, dict):  # the author chooses the names of these sections
             value, head = (
                 get_args(declared.annotation)[1](),
                 f"# [{section}.{AGENT if section == 'agents' else 'NAME'}]",
@@ -96,9 +96,9 @@ class Project:
     """A graph that the runtime can run.
 
     Attributes:
-        reference: absolute, as in the settings.
-        name: the name for its category: `garden` for a folder of that name.
-        work: the option that gives a task its work: the prompt, or fields of the input if none takes a prompt.
+        reference: the absolute reference for the settings.
+        name: the name for its category, for example the name of its folder.
+        work: the option that gives a task its work: the prompt, or fields of the input if the graph takes no prompt.
     """
 
     reference: str
@@ -108,9 +108,9 @@ class Project:
 
 
 class Tasks(StrEnum):
-    """The choice for tasks that name no graph when a home gets another graph.
+    """The graph of tasks that name no graph, if a home gets a new graph.
 
-    `move`: `agent0` and all these tasks run the new graph. `keep`: they run the previous graph; tasks name the new one.
+    `move`: `agent0` and all these tasks run the new graph. `keep`: they run the previous graph. Tasks can name the new.
     """
 
     MOVE = "move"
@@ -118,16 +118,16 @@ class Tasks(StrEnum):
 
 
 def look_at(home: Home, reference: str) -> Project:
-    """Load a graph as the runtime would, without changing the home.
+    """Load a graph in the same way as the runtime. Do not change the home.
 
     Raises:
-        InvalidInput: the graph does not exist, or the runtime would refuse it. The error says why, and where.
+        InvalidInput: the graph does not exist, or the runtime would refuse it. The error says why and where.
     """
     return _project(_asked(home, "graph", "check", reference, where=reference))
 
 
 def next_steps(home: Home, project: Project | None, *, example: bool) -> list[str]:
-    """Return the steps after `init`, a line each."""
+    """Return the steps after `init`, one on each line."""
     if project is None:
         reads = f"each morning, whats-new reads {load_settings(home).folder.path}"
         steps = ["then: turnkeeper task apply", "      turnkeeper task run whats-new --wait", reads]
@@ -159,12 +159,12 @@ def install_packages(home: Home, reference: str | None) -> None:
 
 
 def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
-    """Let the runtime import the threads of LangGraph's SQLite saver, all or none. Return a summary.
+    """Let the runtime import the threads of LangGraph's SQLite saver, all of them or none. Return a summary.
 
     Raises:
-        InvalidInput: the runtime refuses the file; the error tells why.
+        InvalidInput: the runtime refuses the file; the error contains the reason.
         NotFound: there is no such file.
-        Conflict: the file is in use, or a thread has another history here.
+        Conflict: the file is in use, or a thread already has a different history here.
     """
     found = _asked(home, "threads", "import", str(file), *["--dry-run"] * dry_run, where=str(file))
     fresh = [one for one in found if one["state"] == "imported"]
@@ -190,7 +190,7 @@ def _asked(home: Home, *argv: str, where: str, package: str = "agent_runtime") -
 
 
 def _program(home: Home, package: str = "agent_runtime") -> list[str]:
-    # -P: a file of the project beside us must not replace one of our modules.
+    # -P: a file of the project in the current folder must not replace one of our modules.
     return [sys.executable, "-P", "-m", package, "--home", str(home.root)]
 
 
@@ -212,7 +212,7 @@ _MOST_NAMED = 5
 
 
 def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Path]:
-    """Name the graph in `config.toml`, as the graph of `agent0` or under its own name, and add a category.
+    """Write the graph into `config.toml`, as the graph of `agent0` or under its own name, and add a category.
 
     The category grants no tool of the project, only the graph's own part of the store.
 
@@ -220,7 +220,7 @@ def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Pat
         The files that were written; empty if nothing was missing.
 
     Raises:
-        Conflict: another graph has the name.
+        Conflict: a different graph has the name.
     """
     settings, changed, keeps = load_settings(home), [], tasks is Tasks.KEEP
     if keeps and (project.name == settings.default_graph or project.name in settings.graphs):
@@ -236,7 +236,7 @@ def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Pat
     tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools)
     text = _CATEGORY.format(
         name=project.name,
-        graph=_quoted(project.reference)[1:-1],  # the template has the quotes
+        graph=_quoted(project.reference)[1:-1],  # the template contains the quotes
         graphs=f"\ngraphs = [{_quoted(project.name)}]" * keeps,
         tools=tools,
         tier=settings.memory.default_tier,
@@ -260,5 +260,5 @@ def _project(found: Mapping[str, Any]) -> Project:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML string. JSON's form of text without control characters is valid TOML."""
+    """Return a TOML string. A JSON string without control characters is also a TOML string."""
     return json.dumps(text, ensure_ascii=False)

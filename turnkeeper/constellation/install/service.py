@@ -1,4 +1,4 @@
-"""`turnkeeper service`: systemd's units, and the agents of launchd that keep a constellation running on macOS."""
+"""`turnkeeper service`: systemd units, and on macOS launchd agents, that keep a constellation running."""
 
 import os
 import plistlib
@@ -33,7 +33,7 @@ def agents(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the property lists of a home's agents, text by file name. Every home has its own names."""
     label = f"{_LABEL}{systemd.tag_of(home, environ)}"
     backup = ("backup", "--keep", str(systemd.KEPT_BACKUPS), str(systemd.backups_of(home)))
-    # The supervisor stops the daemons itself; after a crash it finds them running when it is started again.
+    # The supervisor stops the daemons itself. After a crash, the next supervisor finds them still running.
     kept_up = {"RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}, "ExitTimeOut": _STOP_S}
     each: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         "": (("up", "--foreground"), kept_up),
@@ -93,7 +93,8 @@ def remove_service(manager: ServiceManager, home: Home, environ: Mapping[str, st
 def install(manager: _Manager = _THIS_MANAGER) -> None:
     """Write this home's service, a heartbeat and daily backups, as systemd user units or as launchd agents.
 
-    Starts nothing; warns if systemd does not run. Backups go to HOME-backups, and the newest seven are kept.
+    The command starts nothing. It prints a warning if systemd does not run. Backups are written to HOME-backups, and
+    the newest seven are kept.
 
     Example: turnkeeper service install
     """
@@ -120,11 +121,11 @@ def install(manager: _Manager = _THIS_MANAGER) -> None:
 
 @service.command()
 def uninstall(manager: _Manager = _THIS_MANAGER) -> None:
-    """Remove this home's units or agents. Stop the service first, with its manager: this command stops nothing.
+    """Remove this home's units or agents. First stop the service with its manager, because this command stops nothing.
 
     Example: turnkeeper service uninstall
     """
-    homes = [Home(root=place) for place in home_places()]  # the home's services may be named after its former place
+    homes = [Home(root=place) for place in home_places()]  # the home's services may have the name of its former place
     removed = [path for one in homes for path in remove_service(manager, one, os.environ)]
     for path in removed:
         note(f"removed {path}")

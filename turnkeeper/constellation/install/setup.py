@@ -1,6 +1,6 @@
-"""`turnkeeper init` and the changes of `turnkeeper model`: the settings that a home needs before it works.
+"""`turnkeeper init`, and the changes of `turnkeeper model`: the settings that a home needs before it works.
 
-`init` asks on a terminal if no option answers, writes after the last question, and never shows a key.
+On a terminal, `init` asks if no option is given. It writes after the last question, and never shows a key.
 """
 
 import json
@@ -30,8 +30,8 @@ from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, meant
 from turnkeeper.storage.files import replace_whole
 
 _NO_KEY = "none"  # the value that providers' libraries accept if a server needs no key
-_KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which are special in .env
-_UNKNOWN_YET = "http://"  # stands for the server's address, which is asked for after the model
+_KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # without quotes and backslashes, which are special in .env
+_UNKNOWN_YET = "http://"  # the mark for the server's address, which is asked for after the model
 
 ModelOption = Annotated[
     str | None,
@@ -66,7 +66,7 @@ class Model:
 
     Attributes:
         name: `offline`, or a name for LangChain's `init_chat_model`.
-        base_url: the address of its server; empty for the provider's.
+        base_url: the address of its server; empty for the provider's own server.
         key: the provider's key; empty if none was given.
     """
 
@@ -83,7 +83,7 @@ class Choices:
     timezone: str = ""
     example: bool = False
     service: bool = False
-    asked: bool = False  # on a terminal, the home is made even if the model cannot be loaded yet
+    asked: bool = False  # on a terminal, the home is created even if the model cannot be loaded yet
     silent: bool = False  # ask no questions, even on a terminal
 
 
@@ -105,15 +105,14 @@ def init(
 ) -> None:
     """Create the state directory, with a config.toml that explains every setting.
 
-    On a terminal, and without an option, it asks for the model and its key, the time zone, an example and a service;
-    Enter takes the default. Existing files are kept, so running it twice is safe; an option for the model, the time
-    zone or the graph changes only its own lines in config.toml and .env. The graph is loaded first, as the agent
-    runtime will load it; if that fails, nothing is written. The same applies to the file of --threads and to the
-    model.
+    Without an option, on a terminal, it asks for the model and its key, the time zone, an example and a service. Enter
+    accepts the default. Existing files are kept, so you can run the command twice. An option for the model, the time
+    zone or the graph changes only its own lines in config.toml and .env. The graph is first loaded in the way of the
+    agent runtime. If that fails, nothing is written. The same applies to the file of --threads and to the model.
 
-    If the home already runs another graph, --tasks decides which one tasks run. `move`: agent0 and all tasks that name
-    no graph run the new one. `keep`: they run the previous graph, and new tasks name the new one. Without --tasks you
-    are asked; -y keeps.
+    If the home already runs another graph, --tasks decides which graph the tasks run. `move`: agent0 and all tasks that
+    name no graph run the new one. `keep`: they run the previous graph, and new tasks name the new one. Without --tasks,
+    the command asks; with -y, it keeps.
 
     Example: turnkeeper init --graph ./langgraph.json:agent
     """
@@ -144,7 +143,7 @@ def init(
 
 
 def way_of_tasks(place: Home, project: homes.Project, given: homes.Tasks | None, *, silent: bool) -> homes.Tasks:
-    """Return whether existing tasks move to a new graph. Ask on a terminal if they could and no option decides.
+    """Return whether existing tasks move to a new graph. On a terminal, ask if they could move and no option decides.
 
     Raises:
         Conflict: existing tasks could move, and there is no terminal on which to ask.
@@ -168,7 +167,7 @@ def _way(text: str) -> str:
 
 
 def set_up(place: Home, choices: Choices) -> list[Path]:
-    """Set up the home as chosen. Return the files that were written. Remove a new home that cannot run."""
+    """Set up the home with these choices. Return the files that were written. Remove a new home that cannot run."""
     is_new = not place.root.exists()
     try:
         written = homes.initialise(place, example=choices.example)
@@ -216,7 +215,7 @@ def ask() -> Choices:
     here = "the machine's"
     zone = _answer("Time zone of tasks, such as Europe/Riga", here, lambda text: "" if text == here else zone_of(text))
     question = f"Write an example: each morning, what changed in this folder ({Path.cwd().name})?"
-    is_small = not Path.home().is_relative_to(Path.cwd())  # a whole home folder is read only if the author says so
+    is_small = not Path.home().is_relative_to(Path.cwd())  # a whole home folder is read only if the author chooses it
     example = typer.confirm(question, default=is_small, err=True)
     as_service = typer.confirm("Write a service that starts it when you log in?", default=False, err=True)
     return Choices(model=model, timezone=zone, example=example, service=as_service, asked=True)
@@ -239,7 +238,7 @@ def _answer(question: str, default: str, read: Callable[[str], str], *, shows: b
 
 
 def zone_of(name: str) -> str:
-    """Return the IANA zone of that name, or "" for an empty name. Raises InvalidInput with similar names."""
+    """Return the IANA zone with this name, or "" for an empty name. Raises InvalidInput with similar names."""
     known = zoneinfo.available_timezones()
     if name and name not in known:
         hint = meant(name, known)
@@ -252,7 +251,7 @@ def zone_of(name: str) -> str:
 
 
 def _model_name(text: str) -> str:
-    """Return the typed name. A name without a provider is valid if a server's address follows."""
+    """Return the typed name. A name without a provider is valid if the address of a server follows."""
     full_name(text, "" if ":" in text else _UNKNOWN_YET)
     return text
 
@@ -261,7 +260,7 @@ def _asked_key(name: str, base_url: str, *, asks: bool = True) -> str:
     variable = key_name(name)
     if not variable:
         return ""
-    if found := os.environ.get(variable):  # a daemon has it only if it was started with it
+    if found := os.environ.get(variable):  # a daemon has the variable only if it was started with it
         note(f"{variable} of this shell goes into .env in the home")
         return checked_key(found)
     if not (asks and _on_a_terminal()):
@@ -285,7 +284,7 @@ def chosen_model(
     """Return the model from the options and the present settings. May ask for its key on a terminal."""
     present = load_settings(place).model
     wanted = present.name if name is None else name
-    # A name without a provider keeps the present model's server, if that server is OpenAI-compatible.
+    # A name without a provider keeps the server of the present model, if that server is OpenAI-compatible.
     unsaid = ":" not in wanted and not key_name(wanted)
     stays = present.base_url if unsaid and key_name(present.name) == key_name(f"{OPENAI}:") else ""
     chosen = full_name(wanted, stays if base_url is None else base_url)
@@ -304,7 +303,7 @@ def chosen_model(
 
 
 def _kept_url(url: str, name: str, chosen: str) -> str:
-    """Return the present server's address if the model's provider stays, else empty. Print what happens to it."""
+    """Return the present server's address if the model's provider stays, else empty. Print a note about it."""
     if not url or chosen == name:
         return url
     if chosen != OFFLINE and key_name(chosen) == key_name(name):
@@ -323,7 +322,7 @@ def set_model(place: Home, model: Model, *, asks: bool = True) -> None:
     """Write the model into `config.toml` and its key into `.env`, mode 0600, if agent-runtime can start with them.
 
     Raises:
-        InvalidInput: agent-runtime cannot start; the error tells why. Both files are unchanged.
+        InvalidInput: agent-runtime cannot start; the error contains the reason. Both files are unchanged.
     """
     place.check_keys()
     if model.base_url:
@@ -354,7 +353,7 @@ _MOST_NAMED = 10
 
 
 def _check_server(place: Home, model: Model, *, asks: bool) -> None:
-    """Print which models the author's own server offers. On a terminal, ask about a name that it does not offer."""
+    """Print the models that the author's own server offers. On a terminal, ask about a name that is not offered."""
     with spinner("asking the server"):
         told, offers_it = of_server(model, model.key or _key_of(place, model.name))
     note(told)
@@ -370,14 +369,14 @@ def _key_of(place: Home, model: str) -> str:
 
 
 def of_server(model: Model, key: str) -> tuple[str, bool]:
-    """Return a sentence on whether the author's own server answers, and which models it offers.
+    """Return a sentence that says if the author's own server answers, and which models it offers.
 
-    The second value is False if the server lists its models and this one is not among them.
+    The second value is False if the server lists its models and this model is not among them.
     """
     url = model.base_url.rstrip("/")
     if not url.startswith(("http://", "https://")):
         return f"{url} is not an http address: turns fail until it is; set it again with --base-url", True
-    http = import_module("urllib.request")  # loading it takes long
+    http = import_module("urllib.request")  # this import takes long
     request = http.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
         with http.urlopen(request, timeout=_PATIENCE_S) as answer:

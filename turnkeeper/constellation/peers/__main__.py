@@ -1,6 +1,6 @@
 """The process `python -m turnkeeper.constellation.peers HOME`. The supervisor runs it if `[peers] enabled = true`.
 
-It holds its lock, reports its progress and answers the health service on `state/run/peers.sock`, as the daemons do. It
+Like the daemons, it holds its lock, reports its progress, and answers the health service on `state/run/peers.sock`. It
 listens for peers on the TCP address of `[peers] listen`.
 """
 
@@ -40,7 +40,7 @@ _SERVICE = peers_pb2.DESCRIPTOR.services_by_name["Peers"]
 
 
 class Served:
-    """The servers, couriers and door of the process, kept in step with the registry."""
+    """The servers, couriers and door of the process, which follow the registry."""
 
     def __init__(self, place: Place, identity: pairing.Identity) -> None:
         self._place, self._identity = place, identity
@@ -111,7 +111,7 @@ class Served:
                 self._couriers[name] = courier, asyncio.create_task(courier.run(), name=f"courier to {name}")
 
     def _known(self) -> Known:
-        """Return the homes that may connect, with a new certificate of our own."""
+        """Return the homes that may connect, with a new certificate of this home."""
         now = self._place.clock.now()
         certificate, key = self._identity.certificate(now)
         own = self._place.home.run / "peers.pem"
@@ -134,7 +134,7 @@ class Served:
 
 
 async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
-    """Claim the right to speak with peers for all homes that share the store. Raises Conflict if another has it."""
+    """Claim the right to exchange messages with peers for all homes of the store. Raises Conflict if another has it."""
     if not settings.store.is_shared:
         return None
     make_schemas(settings.store.url)
@@ -146,7 +146,7 @@ async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
 
 
 async def _keep(claim: nodes.Claim, clock: SystemClock) -> None:
-    """Renew the claim. Raises Conflict if another home has it, MachineTrouble if it could not be renewed in time."""
+    """Renew the claim. Raises Conflict if another home has it, or MachineTrouble if it could not be renewed in time."""
     kept = clock.monotonic()
     while True:
         await clock.sleep(nodes.CLAIM_S / 3)
@@ -195,7 +195,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         await served.close()
         await health.stop(_GRACE_S)
         if claim is not None:
-            await asyncio.gather(claim.let_go(), return_exceptions=True)  # otherwise the claim expires
+            await asyncio.gather(claim.let_go(), return_exceptions=True)  # without the timeout, the claim would expire
         log.emit("process.stopped")
 
 

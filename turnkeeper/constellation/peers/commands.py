@@ -58,7 +58,7 @@ def invite(
 ) -> None:
     """Print an invitation for one home, which another person accepts with `turnkeeper peers add`.
 
-    Give it only to that person: the home that accepts it becomes the peer of this name.
+    Give it only to that person, because the home that accepts it becomes the peer of this name.
 
     Example: turnkeeper peers invite ada
     """
@@ -85,9 +85,10 @@ def add(
     name: Name,
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="File with the invitation; -: standard input.")] = "",
 ) -> None:
-    """Accept an invitation: both homes know each other's key from then on. Without a file, you are asked to paste it.
+    """Accept an invitation. From then on, both homes know each other's key.
 
-    The invitation is a secret, so it is not an argument: other users of the machine can read a program's arguments.
+    Without a file, the command asks you to paste it. The invitation is a secret, so it is not an argument: other users
+    of the machine can read the arguments of programs.
 
     Example: turnkeeper peers add grace
     """
@@ -131,7 +132,7 @@ def _pasted(file: str) -> str:
 @app.command("list")
 @listing(_COLUMNS, "name")
 def list_() -> Listed:
-    """List the homes that this one is paired with.
+    """List the homes with which this one is paired.
 
     Example: turnkeeper peers list
     """
@@ -176,9 +177,9 @@ def status(
 
 @app.command()
 def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False) -> None:
-    """Part from a peer: it can no longer connect, and nothing is sent to it. Messages that it received stay there.
+    """End the pairing with a peer. It can no longer connect, and nothing is sent to it.
 
-    Example: turnkeeper peers remove ada
+    Messages that it received stay there. Example: turnkeeper peers remove ada
     """
     place, clock = console.home(), SystemClock()
     gone = pairing.read_registry(place).peer(name)

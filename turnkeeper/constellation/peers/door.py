@@ -1,7 +1,7 @@
 """The door for peers: TLS, limits, and then the peer's own socket. Bytes from strangers are not read.
 
-A connection is accepted, completes a handshake under a time limit, and is identified by the key behind its certificate.
-Only then are its bytes forwarded, at a limited rate, to the gRPC server of that peer alone.
+A connection must complete a handshake within a time limit, and is identified by the key behind its certificate. Only
+then are its bytes forwarded, at a limited rate, to the gRPC server for that peer.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from turnkeeper.constellation.peers.pairing import holder_of
 from turnkeeper.errors import Conflict
 
 HANDSHAKE_S = 5.0
-MOST_HANDSHAKES = 16  # at once, of all connections
+MOST_HANDSHAKES = 16  # the most connections at the same time
 MOST_HANDSHAKES_OF_AN_ADDRESS = 4
 MOST_CONNECTIONS = 128
 MOST_OF_A_PEER = 4
-CONNECTIONS_A_SECOND = 20.0  # in all; a quarter of that from one address
+CONNECTIONS_A_SECOND = 20.0  # the most unfinished handshakes in all; a quarter of that from one address
 BYTES_A_SECOND = 1 << 20
 BURST_BYTES = 4 << 20
 IDLE_S = 900.0
@@ -34,17 +34,17 @@ _PIECE = 1 << 16
 _TOLD_EVERY_S = 60.0
 _MOST_ADDRESSES = 4096
 _TROUBLE_S = 1.0
-_REFUSED_AT_ONCE, _PAUSE_S = 16, 0.05  # so that a flood costs little: connections wait in the kernel
+_REFUSED_AT_ONCE, _PAUSE_S = 16, 0.05  # a limit that keeps a flood cheap: further connections wait in the kernel
 
 
 class Bucket:
-    """A token bucket: `rate` a second, up to `burst` at once."""
+    """A token bucket with `rate` tokens a second, and at most `burst` tokens."""
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._rate, self._burst, self._left, self._at = rate, burst, burst, now
 
     def take(self, amount: float, now: float) -> bool:
-        """Take this amount. Return False if the amount is not available.
+        """Take this number of tokens. Return False if there are fewer tokens.
 
         >>> bucket = Bucket(1.0, 2.0, now=0.0)
         >>> [bucket.take(1.0, now) for now in (0.0, 0.0, 0.0, 1.0)]
@@ -56,7 +56,7 @@ class Bucket:
         return True
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return the seconds until this amount, at most the burst, is available."""
+        """Return the seconds until this number of tokens, at most the burst, is available."""
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
         return max(0.0, (min(amount, self._burst) - self._left) / self._rate)
@@ -64,7 +64,7 @@ class Bucket:
 
 @dataclass
 class Known:
-    """The homes that may connect now, replaced whole at each change.
+    """The homes that may connect now. The whole object is replaced at each change.
 
     Attributes:
         context: the TLS context that trusts exactly these homes.
@@ -98,7 +98,7 @@ class Door:
     log: EventLog
     handshake_s: float = HANDSHAKE_S
     refused: int = 0
-    _shaking: Counter[str] = field(default_factory=Counter[str])  # by address
+    _shaking: Counter[str] = field(default_factory=Counter[str])  # counts by address
     _connected: dict[str, int] = field(default_factory=dict)
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _refusals: _Refusals = field(default_factory=_Refusals)
@@ -110,7 +110,7 @@ class Door:
             while True:
                 try:
                     taken, address = await loop.sock_accept(listener)
-                except OSError as error:  # no descriptor is left
+                except OSError as error:  # there is no free descriptor
                     self._refuse(str(error))
                     await self.clock.sleep(_TROUBLE_S)
                     continue

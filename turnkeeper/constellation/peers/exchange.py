@@ -1,8 +1,8 @@
-"""The messages from a peer and to a peer, each delivered once.
+"""The messages from a peer and to a peer. Each is delivered once.
 
-Each peer has its own server here, so the servicer knows the caller. A message becomes a letter in the outbox of that
-peer's agent, so the runtime treats that agent as the sender, whatever the message says. Waiting messages in that
-agent's inbox go to the peer, in order; each is sent again until the other home has it on disk.
+Each peer has its own server here, so the servicer knows its caller. A message becomes a letter in the outbox of the
+peer's agent. So the runtime treats that agent as the sender, even if the message names another one. Waiting messages in
+that agent's inbox are sent to the peer in order. Each is sent again until the other home has it on disk.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ from turnkeeper.v1 import peers_pb2_grpc
 
 FIRST_AGENT = "agent0"
 MESSAGES_A_MINUTE = 60.0
-MOST_WAITING = 1000  # letters that the runtime has not read yet
-MOST_OPEN = 10_000  # messages of one peer that agent0 has not answered yet
+MOST_WAITING = 1000  # most letters that the runtime has not read yet
+MOST_OPEN = 10_000  # most messages of one peer that agent0 has not answered yet
 
 
 @dataclass(frozen=True)
 class Place:
-    """A home's settings and the tools that its parts need."""
+    """The settings of a home, and the tools that its parts need."""
 
     home: Home
     clock: Clock
@@ -51,7 +51,7 @@ class Place:
 
 
 class _Refusing(peers_pb2_grpc.PeersServicer):
-    """A servicer that refuses every call; subclasses allow some."""
+    """A servicer that refuses every call. Subclasses allow some calls."""
 
     async def Pair(self, _request: wire.PairRequest, _context: Any) -> wire.PairResponse:
         raise Denied("a peer pairs once")
@@ -130,7 +130,7 @@ class ToDeliver(_Refusing):
 
 
 def _remember(folder: Path, turn_id: str, key: str) -> None:
-    """Store which message a turn answers, so that the answer can be returned."""
+    """Store the message that a turn answers, so that the answer can be returned."""
     with machine_errors(folder):
         make_private(folder.parent)
         make_private(folder)
@@ -144,7 +144,7 @@ def _remember(folder: Path, turn_id: str, key: str) -> None:
 
 
 CALL_S = 20.0
-ACCEPT_S = 10.0  # the other home looks for new invitations once a second
+ACCEPT_S = 10.0  # the other home checks for new invitations once a second
 POLL_S = 0.5
 REACH_S = 3.0
 LONGEST_WAIT_S = 30.0
@@ -165,7 +165,7 @@ class Contact:
     Attributes:
         state: `unknown` until something was sent, then `reachable` or `unreachable`.
         since: RFC 3339.
-        delivered_at: the time at which the peer last accepted a message; empty for never.
+        delivered_at: the time at which the peer last accepted a message; empty if it never did.
     """
 
     state: str = "unknown"
@@ -175,7 +175,7 @@ class Contact:
 
 
 def channel_to(address: str, root_pem: bytes, own: tuple[bytes, bytes]) -> grpc.aio.Channel:
-    """Return a channel to the home with this root certificate. `own` is the caller's certificate and key, PEM."""
+    """Return a channel to the home with this root certificate. `own` is the caller's certificate and key, in PEM."""
     certificate, key = own
     return grpc.aio.secure_channel(
         address, grpc.ssl_channel_credentials(root_pem, key, certificate), options=list(_OPTIONS)
@@ -183,10 +183,10 @@ def channel_to(address: str, root_pem: bytes, own: tuple[bytes, bytes]) -> grpc.
 
 
 class Courier:
-    """The reader of one peer's inbox, which delivers to the peer."""
+    """The reader of a peer's inbox, which delivers the messages to the peer."""
 
     def __init__(self, place: Place, peer: pairing.Peer, identity: pairing.Identity, wake: asyncio.Event) -> None:
-        """Deliver to `peer`. Set `wake` whenever `contact` changes."""
+        """Deliver to `peer`. Set `wake` each time `contact` changes."""
         self.contact = Contact()
         self._place, self.peer, self._identity, self._wake = place, peer, identity, wake
         self._ledger = acks.AckLedger(place.home.logs, "peers", place.clock)
@@ -225,7 +225,7 @@ class Courier:
             return inbox.claim(16)
 
     async def _deliver(self, inbox: bus.Inbox, item: bus.Claimed) -> None:
-        """Deliver one envelope, without a time limit. Quarantine an undeliverable envelope, and notify agent0."""
+        """Deliver one envelope, without a time limit. Quarantine one that cannot be delivered, and notify agent0."""
         envelope = item.envelope
         try:
             if envelope.kind in _CROSS:
@@ -321,10 +321,10 @@ class Courier:
 
 
 async def accept(given: pairing.Invitation, own: pairing.Identity, address: str, clock: Clock) -> None:
-    """Pair with the home that made an invitation. Retry until that home knows it. Raises Unreachable, Conflict.
+    """Pair with the home that made an invitation. Retry until that home knows this home. Raises Unreachable, Conflict.
 
     Args:
-        clock: gives the time, also for the time limit.
+        clock: provides the time, also for the time limit.
     """
     until = clock.monotonic() + ACCEPT_S
     while True:
@@ -340,13 +340,13 @@ async def accept(given: pairing.Invitation, own: pairing.Identity, address: str,
 
 
 async def _reach(address: str) -> None:
-    """Raise Unreachable if no process listens at an address, because another try would be in vain."""
+    """Raise Unreachable if no process listens at an address, because a further attempt would be useless."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(REACH_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             writer.transport.abort()
-    except OSError as error:  # a timeout is one, too
+    except OSError as error:  # a timeout is an OSError, too
         why = error.strerror or "no answer"
         what = f"{address} cannot be reached: {why[:1].lower()}{why[1:]}"
         hint = "see whether `turnkeeper status` shows peers running there, and whether its [peers] address is right"

@@ -1,9 +1,9 @@
 """The identities of a home and its peers: keys and certificates, invitations, and the list of peers.
 
-A home has an ed25519 key, which its peers pin. The key signs a root certificate, which a peer keeps, and certificates
-of a few days for connections. An invitation holds a new key: its holder can prove possession before any byte of a
-message is read. The list of peers is `state/peers.json`, replaced whole. The commands and the process `peers` change
-it, each under its lock.
+A home has an ed25519 key, which its peers pin. The key signs a root certificate, which a peer stores, and certificates
+for connections, which are valid for a few days. An invitation contains a new key. Its holder can prove possession of
+the key before any byte of a message is read. The list of peers is `state/peers.json`, which is always replaced whole.
+The commands and the process `peers` change it under its lock.
 """
 
 import base64
@@ -33,8 +33,8 @@ from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, Unreach
 from turnkeeper.storage.files import create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-SERVER_NAME = "peer.turnkeeper.invalid"  # the same name in every certificate; the key identifies the home
-LASTS = timedelta(days=7)  # validity of a certificate for connections
+SERVER_NAME = "peer.turnkeeper.invalid"  # every certificate has this name, because the key identifies the home
+LASTS = timedelta(days=7)  # the time for which a certificate for connections is valid
 _SLACK = timedelta(hours=1)  # the allowed difference between two clocks
 _ROOT_LASTS = timedelta(days=365 * 50)
 PREFIX = "turnkeeper-peer."
@@ -60,8 +60,8 @@ class Identity:
         return hmac.digest(self.key.private_bytes_raw(), name.encode(), "sha256").hex()[:16]
 
     def certificate(self, now: datetime, lasts: timedelta = LASTS) -> tuple[bytes, bytes]:
-        """Return a new certificate for connections and its private key, both PEM."""
-        own = ec.generate_private_key(ec.SECP256R1())  # gRPC does not connect with an ed25519 certificate
+        """Return a new certificate for connections, and its private key, both in PEM form."""
+        own = ec.generate_private_key(ec.SECP256R1())  # gRPC cannot connect with an ed25519 certificate
         names: list[x509.GeneralName] = [
             x509.DNSName(SERVER_NAME), x509.UniformResourceIdentifier(f"turnkeeper:{self.fingerprint}")
         ]  # fmt: skip
@@ -80,7 +80,7 @@ class Identity:
 
 
 def identity_from(secret: bytes, now: datetime) -> Identity:
-    """Return the identity of a 32-byte secret, with a root certificate made now."""
+    """Return the identity of a 32-byte secret, with a root certificate that is made now."""
     key = ed25519.Ed25519PrivateKey.from_private_bytes(secret)
     name = _named(f"Turnkeeper home {_digest(key.public_key())[:16]}")
     root = (
@@ -98,7 +98,7 @@ def identity_from(secret: bytes, now: datetime) -> Identity:
 
 
 def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
-    """Return the home's identity, made at the first call. Raises Corrupt if the key is lost or others can read it."""
+    """Return the home's identity, made at the first call. Raises Corrupt if the key is lost or readable by others."""
     path, made = home.keys / "peers.json", home.keys_made("peers")
     make_private(home.keys)
     if not path.exists():
@@ -121,7 +121,7 @@ def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
 
 
 def listed(home: Home) -> list[dict[str, str | None]]:
-    """Return the row of `turnkeeper keys list` for the key that peers know this home by; empty if there is none."""
+    """Return the row of `turnkeeper keys list` for the key by which peers know this home. Empty if there is none."""
     if not (home.keys / "peers.json").exists():
         return []
     own = open_identity(home, SystemEntropy(), SystemClock().now())
@@ -145,9 +145,9 @@ def fingerprint_of(root: x509.Certificate) -> str:
 
 
 def holder_of(certificate: bytes, roots: Mapping[str, x509.Certificate]) -> str | None:
-    """Return the fingerprint of the home whose key signed a certificate (DER). None if no known home did.
+    """Return the fingerprint of the home whose key signed a certificate (DER). Return None if no known home signed it.
 
-    A certificate that names a home other than its signer is refused.
+    A certificate that names a different home than its signer is refused.
     """
     with contextlib.suppress(ValueError, x509.ExtensionNotFound):
         found = x509.load_der_x509_certificate(certificate)
@@ -161,7 +161,7 @@ def holder_of(certificate: bytes, roots: Mapping[str, x509.Certificate]) -> str 
 
 
 def trusting(roots: Mapping[str, x509.Certificate], own: Path) -> ssl.SSLContext:
-    """Return the TLS context of a server: 1.3 only, and a client's certificate from one of these homes."""
+    """Return the TLS context of a server. It accepts only TLS 1.3, and only client certificates from these homes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(own)
@@ -175,10 +175,10 @@ def trusting(roots: Mapping[str, x509.Certificate], own: Path) -> ssl.SSLContext
 
 @dataclass(frozen=True)
 class Invitation:
-    """The invitation that one person gives another, so that their homes can pair.
+    """An invitation that one person gives to another, so that their homes can pair.
 
     Attributes:
-        address: the address at which the inviting home listens, HOST:PORT.
+        address: the address HOST:PORT at which the inviting home listens.
         secret: the key that proves possession of the invitation.
     """
 
@@ -217,7 +217,7 @@ def read_invitation(text: str) -> Invitation:
 
 
 def check_address(address: str) -> str:
-    """Return the address if it is HOST:PORT or [IPV6]:PORT. Raises InvalidInput otherwise."""
+    """Return the address if it has the form HOST:PORT or [IPV6]:PORT. Raises InvalidInput otherwise."""
     host, _, port = address.rpartition(":")
     plain = host.strip("[]").replace(".", "").replace("-", "").replace(":", "")
     fits = len(address) <= 255 and (":" not in host or (host[:1] == "[" and host[-1:] == "]"))
@@ -252,11 +252,11 @@ _PEER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A home that this one is paired with.
+    """A home with which this one is paired.
 
     Attributes:
         name: its name here; its agent is `agent0@NAME`.
-        address: the address at which it listens, HOST:PORT.
+        address: the address HOST:PORT at which it listens.
         certificate: its root certificate, DER in base64.
         added_at: RFC 3339.
     """
@@ -268,7 +268,7 @@ class Peer:
 
     @property
     def agent(self) -> str:
-        """The name of its first agent here."""
+        """The name of the peer's first agent here."""
         return f"agent0@{self.name}"
 
     @property
@@ -285,7 +285,7 @@ class OpenInvitation:
     """An invitation that was not accepted yet.
 
     Attributes:
-        name: the name here of the home that accepts it.
+        name: the name that the home which accepts it gets here.
         certificate: the root certificate of its key, DER in base64.
         until: RFC 3339.
     """
@@ -307,7 +307,6 @@ class Registry:
     invitations: tuple[OpenInvitation, ...] = field(default=())
 
     def peer(self, name: str) -> Peer:
-        """Return a peer by its name. Raises NotFound."""
         for one in self.peers:
             if one.name == name:
                 return one
@@ -315,7 +314,7 @@ class Registry:
         raise NotFound(f"no peer {name[:40]!r}", where="NAME", hint=hint)
 
     def with_invitation(self, fresh: OpenInvitation, now: datetime) -> "Registry":
-        """Add an invitation, replace one for the same name, and drop expired ones. Raises Conflict."""
+        """Add an invitation, replace an earlier one for the same name, and drop expired ones. Raises Conflict."""
         check_name(fresh.name)
         if any(one.name == fresh.name for one in self.peers):
             hint = "choose another name, or run: turnkeeper peers remove NAME"
@@ -345,13 +344,12 @@ class Registry:
         return Registry(peers=tuple(sorted((*left, fresh), key=lambda one: one.name)), invitations=kept)
 
     def without(self, name: str) -> "Registry":
-        """Remove a peer. Raises NotFound."""
         gone = self.peer(name)
         return replace(self, peers=tuple(one for one in self.peers if one != gone))
 
 
 def check_name(name: str) -> str:
-    """Return the name if it is valid for a peer. Raises InvalidInput otherwise."""
+    """Return the name if it is a valid name of a peer. Raises InvalidInput otherwise."""
     if not _PEER_NAME.fullmatch(name):
         raise InvalidInput(f"{name[:40]!r} is not a name", where="NAME", hint="use a-z, 0-9 and -, a letter first")
     return name
@@ -367,7 +365,7 @@ def registry_of(home: Home) -> Path:
 
 
 def read_registry(home: Home) -> Registry:
-    """Return a home's registry. Empty if nothing was paired. Raises Corrupt."""
+    """Return a home's registry. Return an empty registry if nothing was ever paired. Raises Corrupt."""
     path = registry_of(home)
     try:
         return _registry_from(path.read_bytes(), path)
@@ -395,7 +393,7 @@ def _registry_from(data: bytes, path: Path) -> Registry:
 
 @contextlib.contextmanager
 def changing(home: Home) -> Iterator[list[Registry]]:
-    """Yield the registry in a list of one, and write the list's content at the end of the block."""
+    """Yield the registry in a list with one item. At the end of the block, write the item."""
     path = registry_of(home)
     with machine_errors(path):
         make_private(path.parent)
@@ -413,7 +411,7 @@ def changing(home: Home) -> Iterator[list[Registry]]:
 
 @contextlib.contextmanager
 def kept(home: Home, peer: Peer) -> Iterator[None]:
-    """Keep a peer from being removed during the block. Raises Unreachable if the peer was removed."""
+    """Prevent the removal of a peer during the block. Raises Unreachable if the peer was removed."""
     with changing(home) as box:
         if (peer.name, peer.certificate) not in {(one.name, one.certificate) for one in box[0].peers}:
             raise Unreachable(f"{peer.name} is no longer a peer", where="NAME")
@@ -426,7 +424,7 @@ def asked_of(home: Home, name: str) -> Path:
 
 
 def answers_removed(home: Home, name: str, turn_id: str) -> bool:
-    """Return True if a turn answers a message of a removed peer of this name."""
+    """Return True if a turn answers a message from a removed peer of this name."""
     folder = asked_of(home, name)
     return any((one / turn_id).exists() for one in folder.parent.glob(f"{name}.removed-*"))
 
@@ -443,7 +441,7 @@ def add_peer(home: Home, peer: Peer, now: datetime, invitation: OpenInvitation |
 
 
 def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
-    """Remove a peer. Return the new place of its agent's folders, or None if it had none. Raises NotFound."""
+    """Remove a peer. Return the new place of its agent's folders, or None if there were none. Raises NotFound."""
     with changing(home) as box:
         gone = box[0].peer(name)
         box[0] = box[0].without(name)
@@ -451,7 +449,7 @@ def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
 
 
 def _set_aside(home: Home, peer: Peer, now: datetime) -> Path | None:
-    """Rename the folders under the name of a peer, so that a later peer of that name does not get them."""
+    """Rename the folders under a peer's name, so that a later peer of this name does not get them."""
     found = None
     for folder in (asked_of(home, peer.name), home.inbox(peer.agent)):
         found = folder.with_name(f"{folder.name}.removed-{now:%Y%m%dT%H%M%S.%fZ}") if folder.is_dir() else None

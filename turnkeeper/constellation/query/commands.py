@@ -19,8 +19,8 @@ from turnkeeper.constellation.query.tables import described
 from turnkeeper.errors import Exhausted, InvalidInput
 from turnkeeper.times import parse_duration
 
-MOST_HELD_BYTES = 64 << 20  # of the rows of an answer that is printed as a whole
-_HELD_AS_OBJECT = 100  # bytes that a value needs besides its content
+MOST_HELD_BYTES = 64 << 20  # bytes of the rows in an answer that is printed as a whole
+_HELD_AS_OBJECT = 100  # bytes that a value needs in addition to its content
 Rows = Iterator[Sequence[Any]]
 
 
@@ -47,8 +47,8 @@ def query(
 ) -> None:
     """Answer a question in SQL on a snapshot of the home: tasks, fires, turns, approvals, restarts and more.
 
-    It needs no daemon, writes nothing, and gives way to the daemons. Instants are texts in UTC. Prompts, messages and
-    arguments are null unless `[query] texts` is set in config.toml.
+    The command needs no daemon, writes nothing, and runs at a lower priority than the daemons. Instants are texts in
+    UTC. Prompts, messages and arguments are null unless `[query] texts` is set in config.toml.
 
     Example: turnkeeper query "SELECT task, outcome, count(*) FROM fires GROUP BY 1, 2"
     """
@@ -146,7 +146,7 @@ def _parquet(names: list[str], rows: Rows) -> None:
 
 
 def _column(arrow: Any, values: Sequence[Any]) -> Any:
-    """Return a column, as texts if its values are of several types."""
+    """Return a column. Convert its values to text if they have different types."""
     try:
         return arrow.array(values)
     except (arrow.ArrowInvalid, arrow.ArrowTypeError):

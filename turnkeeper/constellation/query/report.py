@@ -1,7 +1,7 @@
-"""The page of `turnkeeper report`: its queries, and the rendering of rows as one page of HTML; pure.
+"""The page of `turnkeeper report`: its queries, and the conversion of rows to one HTML page; pure.
 
-Each section is the answer to one SELECT of :data:`QUESTIONS`. The page is self-contained: it loads nothing and runs
-nothing, and every name is shown as text.
+Each section is the answer to one SELECT of :data:`QUESTIONS`. The page is self-contained: it loads nothing and runs no
+code, and every name is shown as text.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from turnkeeper.console.unseen import plain
 from turnkeeper.times import format_rough
 
-MOST_BARS = 100  # rows of a section; the JSON form has the rest
+MOST_BARS = 100  # most rows of a section; the JSON form contains the others
 _TOKENS = "count(*) AS turns, sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out"
 _WAITED = "coalesce(waited_s, round((julianday('{until}') - julianday(asked_at)) * 86400, 3))"
 
@@ -21,7 +21,7 @@ class Question(NamedTuple):
     """The query of a section, as the parts of one SELECT.
 
     Attributes:
-        at: the column that is compared with the period of the report.
+        at: the column that must be within the period of the report.
         figures: the columns that are computed for each group.
         condition: a further condition, added with AND or OR.
     """
@@ -113,7 +113,7 @@ Row = Mapping[str, Any]
 
 
 class Bar(NamedTuple):
-    """One bar: its name, its parts as colour, size and words, and further words."""
+    """A bar: its name, its parts with colour, size and label, and more text."""
 
     name: str
     parts: Sequence[tuple[str, float, str]]
@@ -206,7 +206,7 @@ def _tokens(row: Row, by: str) -> Bar:
 
 
 def _by_model(answers: Mapping[str, Sequence[Row]]) -> list[Row]:
-    """Return the tokens of each model, of all tasks and days; the most first."""
+    """Return the tokens of each model for all tasks and days, with the largest number first."""
     found: dict[str, Counter[str]] = {}
     for row in answers.get("models", ()):
         numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}

@@ -19,7 +19,7 @@ from turnkeeper.constellation.timeline.commands import instant, zone_of
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.files import write_new
 
-_WITHIN_S = 60.0  # of each SELECT
+_WITHIN_S = 60.0  # the time limit for each SELECT
 
 
 class Format(StrEnum):
@@ -39,8 +39,8 @@ def report(
 ) -> None:
     """Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.
 
-    It needs no daemon. The page loads nothing, and has no prompts, messages or arguments. It goes to standard output
-    unless `--to` names a file.
+    It needs no daemon. The page loads nothing, and contains no prompts, messages or arguments. The page is written to
+    standard output unless `--to` names a file.
 
     Example: turnkeeper report --since 7d --to report.html
     """
@@ -70,7 +70,7 @@ def report(
 
 
 def _answers(place: Home, since: str, until: str) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Return the rows of each section on one snapshot, and notes on the parts that could not be read."""
+    """Return the rows of each section from one snapshot, and notes about the parts that could not be read."""
     answers: dict[str, list[dict[str, Any]]] = {}
     snapshot = Snapshot(place, texts=False)
     try:

@@ -1,10 +1,10 @@
 """Runs one SELECT on a snapshot of a home, within limits, on a connection that can do nothing else.
 
-The stores are attached read-only, as they are at the beginning. While SQLite compiles a statement, an allowlist decides
-what the statement may read: the tables of :mod:`turnkeeper.constellation.query.tables`, and the columns of the stores
-from which they are made. None of these columns is a hidden text, whatever aliases a statement uses.
+The stores are attached read-only, in their state at the beginning. While SQLite compiles a statement, an allowlist
+decides what the statement may read: the tables of :mod:`turnkeeper.constellation.query.tables`, and the columns of the
+stores from which these tables are made. None of them contains a hidden text, whatever aliases a statement uses.
 
-From a shared database, the columns that a statement needs are copied first, all as of one moment.
+If the database is shared, the columns that a statement needs are first copied, all at the same instant.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from turnkeeper.storage.schema_revision import STORES, readable, told
 from turnkeeper.storage.server import handover
 from turnkeeper.storage.sqlite_files import locator
 
-MOST_MEMORY_BYTES = 256 << 20  # of SQLite; larger results go to temporary files
-MOST_FILE_BYTES = 1 << 30  # of a temporary file
+MOST_MEMORY_BYTES = 256 << 20  # memory of SQLite; larger results are stored in temporary files
+MOST_FILE_BYTES = 1 << 30  # largest size of a temporary file
 LONGEST_VALUE_BYTES = 4 << 20
 LONGEST_STATEMENT_BYTES = 64 << 10
 LONGEST_PATTERN_BYTES = 256
 MOST_TRAIL_LINES = 500_000
-_GRACE_S = 2.0  # for work that cannot be interrupted
+_GRACE_S = 2.0  # seconds for work that cannot be interrupted
 _AGAIN_S = 0.05
-_CHUNK = 500  # rows
+_CHUNK = 500  # rows in a batch
 _HINT = "for the tables: turnkeeper query --tables; see docs/query.md"
-_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # with their schemas in a shared database
-_LONGEST_S = 600.0  # of one query to a shared database
+_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # the sources, with their schemas in a shared database
+_LONGEST_S = 600.0  # seconds for one query of a shared database
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
 _REFUSED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "sqlite_log"}
 _LISTS = {"json_each", "json_tree"}
@@ -49,10 +49,10 @@ Touched = set[tuple[str, str, str]]
 
 
 class Snapshot:
-    """The tables of a home as they are now.
+    """The tables of a home in their present state.
 
     Attributes:
-        notes: remarks on the answer for the user: missing sources, hidden columns.
+        notes: remarks for the user about the answer: missing sources, hidden columns.
     """
 
     def __init__(self, home: Home, *, texts: bool) -> None:
@@ -65,7 +65,7 @@ class Snapshot:
         self._named: set[str] = set()
         self._allowed: Touched = set()
         self._shared: Any = None
-        self._columns: dict[tuple[str, str], list[str]] = {}  # of the tables of a shared database
+        self._columns: dict[tuple[str, str], list[str]] = {}  # the columns of the tables in a shared database
         self._made_of: dict[str, Touched] = {}
         self._connection = sqlite3.connect(
             ":memory:", uri=True, isolation_level=None, cached_statements=0, check_same_thread=False
@@ -82,15 +82,15 @@ class Snapshot:
             self._shared.close()
 
     def has(self, table: str) -> bool:
-        """Return True if a table exists. If not, `notes` has the reason."""
+        """Return True if a table exists. If it does not exist, `notes` contains the reason."""
         return ("temp", table, "") in self._allowed
 
     def run(self, statement: str, *, within_s: float, seize: Callable[[], None]) -> Iterator[Sequence[Any]]:
-        """Yield the names of the columns, then each row. Once the stores are open, call `seize` to limit the process.
+        """Yield the names of the columns, then each row. After the stores are open, call `seize` to limit the process.
 
         Raises:
             Conflict: a daemon began to write in the meantime.
-            InvalidInput: the statement is not a SELECT, is wrong, or reads what it may not.
+            InvalidInput: the statement is not a SELECT, is wrong, or reads something that is not allowed.
             Exhausted: the statement needs more time or memory than is allowed.
         """
         if len(statement.encode()) > LONGEST_STATEMENT_BYTES:
@@ -116,7 +116,7 @@ class Snapshot:
             self._check_alone()
 
     def _check_alone(self) -> None:
-        """Raise Conflict if a process began to write a store that no process had open: its log was not read."""
+        """Raise Conflict if a process began to write a store that no process had open, because its log was not read."""
         for path in self._unlocked:
             if path.with_name(f"{path.name}-wal").exists():
                 raise Conflict("a daemon began to write it meanwhile", where=path.name, hint="ask again")
@@ -133,7 +133,7 @@ class Snapshot:
         run(f"CREATE TEMP TABLE {TRAIL} (at_us INTEGER, source TEXT, event TEXT, process TEXT, fields TEXT)")
         if url := shared_url(self._home):
             self._outline(url)
-        else:  # the snapshot of `agent` begins first, so that every turn's fire is in the ledger
+        else:  # the snapshot of `agent` begins first, so that the fire of every turn is in the ledger
             for name, path in (("agent", self._home.agent_db), ("schedules", self._home.schedules_db)):
                 self._attach(name, path)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 2)
@@ -156,7 +156,7 @@ class Snapshot:
             self._connection.execute(f"ATTACH ? AS {name}", [place])
 
     def _outline(self, url: str) -> None:
-        """Create the tables of a shared database, empty. The snapshot of the database begins here."""
+        """Create empty tables for the tables of a shared database. The snapshot of the database begins here."""
         try:
             self._shared = required("shared-snapshot", url, "", within_s=_LONGEST_S)
             for table, column, schema in self._shared.execute(_OUTLINE):
@@ -173,13 +173,13 @@ class Snapshot:
             self._connection.execute(f'CREATE TABLE {store}."{table}" ({", ".join(map(_quoted, columns))})')
 
     def _make_views(self) -> None:
-        """Create the tables, and record the columns of the stores from which they are made."""
+        """Create the tables. Record the columns of the stores from which they are made."""
         for name, table in TABLES.items():
             made = "TABLE" if table.copied else "VIEW"
             columns = ", ".join(table.columns)
             select = table.select(texts=self._texts)
             self._touched.clear()
-            with contextlib.suppress(sqlite3.OperationalError):  # its store cannot be read, and a note says so
+            with contextlib.suppress(sqlite3.OperationalError):  # its store cannot be read; a note says so
                 self._connection.set_authorizer(self._note)
                 self._connection.execute(f"EXPLAIN {select}")
                 self._connection.set_authorizer(None)
@@ -197,8 +197,8 @@ class Snapshot:
         return sqlite3.SQLITE_OK
 
     def _judge(self, action: int, first: str | None, second: str | None, store: str | None, within: str | None) -> int:
-        """Decide whether a statement may do an action; SQLite calls this for each action while it compiles."""
-        self._named |= {first or "", within or ""}  # to count a view's rows, SQLite names its tables
+        """Decide if a statement may do an action. SQLite calls this for each action while it compiles the statement."""
+        self._named |= {first or "", within or ""}  # to count the rows of a view, SQLite names its tables
         if action == sqlite3.SQLITE_READ:
             wanted = (store or "", first or "", second or "")
             self._touched.add(wanted)
@@ -210,7 +210,7 @@ class Snapshot:
         return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
     def _compile(self, statement: str) -> None:
-        """Compile a statement without running it, which checks everything that it reads."""
+        """Compile a statement without running it. This checks everything that the statement reads."""
         self._touched.clear()
         self._named.clear()
         self._connection.set_authorizer(self._judge)
@@ -229,7 +229,7 @@ class Snapshot:
     def _load(self, names: set[str]) -> None:
         """Copy the tables that a statement names and that are not views."""
         wanted = {name: table for name, table in TABLES.items() if name in names}
-        self._connection.execute("PRAGMA query_only=OFF")  # an earlier statement switched it on
+        self._connection.execute("PRAGMA query_only=OFF")  # an earlier statement enabled it
         if self._shared is not None:
             self._fetch(self._shared, wanted)
         for name, table in wanted.items():
@@ -240,7 +240,7 @@ class Snapshot:
             self._load_trails(trails)
 
     def _fetch(self, shared: Any, wanted: dict[str, Any]) -> None:
-        """Copy what a statement needs from a shared database: for a view only the columns that it reads, else all."""
+        """Copy the data that a statement needs from a shared database: of a view only the columns that it reads."""
         needed: dict[tuple[str, str], set[str]] = {}
         for name, table in wanted.items():
             for store, source, column in self._made_of.get(name, set()):
@@ -310,7 +310,7 @@ def _errors_of(within_s: float) -> Iterator[None]:
 def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[threading.Event]:
     """Interrupt the connection after it was busy for `within_s`. End the process if that does not help.
 
-    The block sets the event while the connection is busy, so a slow reader of the answer costs no time.
+    The block sets the event while the connection is busy, so a slow reader of the answer does not cost time.
     """
     over, busy = threading.Event(), threading.Event()
 
@@ -320,7 +320,7 @@ def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[thread
             left -= _AGAIN_S if busy.is_set() else 0
             if left <= 0:
                 connection.interrupt()
-            if left <= -_GRACE_S:  # a single call of a function takes this long and ignores interrupts
+            if left <= -_GRACE_S:  # a single call of a function is taking so long, and ignores interrupts
                 sys.stderr.write(f"error: SQL: took longer than {within_s:g} s; narrow it\n")
                 sys.stderr.flush()
                 os._exit(EXIT_FAILURE)
@@ -336,7 +336,7 @@ def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[thread
 
 
 def confine() -> None:
-    """Limit this process: low priority, and limits for SQLite's memory and temporary files."""
+    """Limit this process: use a low priority, and limit SQLite's memory and temporary files."""
     os.nice(10)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, hard))

@@ -1,4 +1,4 @@
-"""Questions in SQL on a snapshot of the home, and a page of plots."""
+"""Questions in SQL on a snapshot of the home, and a page with plots."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 

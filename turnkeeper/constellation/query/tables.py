@@ -1,14 +1,13 @@
 """The tables of `turnkeeper query`: their names, the meaning of a row, and their columns; pure.
 
-The names are stable, although the columns of the stores may change. A column that holds texts of people, models or
-tools is a :class:`Text`, and null unless the author allows it. Instants are texts, RFC 3339 in UTC; durations are
-seconds.
+The names are stable, although the columns of the stores may change. A column with texts of people, models or tools is a
+:class:`Text`, and is null unless the author allows it. Instants are texts, RFC 3339 in UTC; durations are seconds.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-TRAIL = "trail"  # the temporary table that holds the lines of the trails
+TRAIL = "trail"  # the temporary table with the lines of the trails
 
 
 @dataclass(frozen=True)
@@ -20,14 +19,14 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One table.
+    """A table that a query can read.
 
     Attributes:
         row: the meaning of one row.
         rows: the source of the rows, in SQL.
         columns: the SQL of each column, by name.
-        copied: True if its rows are copied when needed, since the source also holds hidden texts.
-        trails: the prefixes of its trail files' names; empty for a table of a store.
+        copied: True if its rows are copied when needed, because the source also contains hidden texts.
+        trails: the prefixes of the names of its trail files; empty for a table of a store.
     """
 
     row: str
@@ -37,7 +36,6 @@ class Table:
     trails: tuple[str, ...] = ()
 
     def select(self, *, texts: bool) -> str:
-        """Return the statement for its rows."""
         shown = (
             f"{(column.sql if texts else 'NULL') if isinstance(column, Text) else column} AS {name}"
             for name, column in self.columns.items()
@@ -62,7 +60,7 @@ _SCHEDULE = "json_extract(definition, '$.schedule.{}')"
 _TASK = {"task_id": "id", "name": "name", "state": "state", "reason": "reason", "category": "category"}
 _TOLD = {"at": _at("at_us"), "event": "event", "process": "process"}
 # A start that fails before it is verified has its own event. The end of a verified process follows from the next event:
-# the watchdog starts another process, or gives up.
+# the watchdog starts another process, or stops trying.
 _CRASHES = """(
     SELECT at_us, process, iif(event = 'revive.failed', id, id_before) AS start_id,
         iif(event = 'revive.failed', served, 1) AS served, error

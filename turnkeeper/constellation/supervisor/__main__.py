@@ -1,8 +1,8 @@
-"""The supervisor: a small process that ticks the watchdog when a daemon dies, and at regular intervals.
+"""The supervisor: a small process that runs a tick of the watchdog when a daemon dies, and at regular intervals.
 
-It holds no state that its death would lose. The daemons run in separate sessions and survive it; the next supervisor
-finds them by their locks. It imports neither gRPC nor the settings, and sleeps until the kernel reports that a daemon
-ended, a signal arrives or the next tick is due.
+Its death loses no state. The daemons run in separate sessions and survive it. The next supervisor finds them by their
+locks. It imports neither gRPC nor the settings. It sleeps until the kernel reports that a daemon ended, a signal
+arrives, or the next tick is due.
 """
 
 import os
@@ -27,11 +27,11 @@ from turnkeeper.storage.locking import ProcessLock
 
 _SHORTEST_S = 0.05
 _TROUBLE_WAIT_S = 2.0
-_BLIND_S = 1.0  # if the kernel cannot report a process's end
+_BLIND_S = 1.0  # seconds between checks if the kernel cannot report the end of a process
 
 
 class Supervisor:
-    """The loop of ticks, until a signal ends it or no process should run."""
+    """The loop of ticks, which runs until a signal ends it or no process should run."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Supervisor:
         child: Daemon = RESTARTER,
         keep: Callable[[], object] = list,
     ) -> None:
-        """Supervise `daemons`, by default the ones that the orders name.
+        """Supervise `daemons`, by default the daemons in the orders.
 
-        `keep` is called before each tick and restores the files of our own lock.
+        `keep` is called before each tick and restores the files of the supervisor's lock.
         """
         self._keep = keep
         self._home = home
@@ -66,15 +66,15 @@ class Supervisor:
             try:
                 if not self._look():
                     return
-            except OSError as error:  # no descriptor is left, or a disk fails: the next tick tries again
+            except OSError as error:  # there is no free descriptor, or a disk fails: the next tick tries again
                 if not self._watchdog.alert_to(error):
                     raise
                 self._wait({}, _TROUBLE_WAIT_S)
 
     def _look(self) -> bool:
-        """Tick once and sleep. Return False if nothing is meant to run."""
+        """Run one tick, and sleep. Return False if no process should run."""
         with ExitStack() as opened:
-            # Before the tick, so that a daemon that dies right after it was seen running still wakes the poll.
+            # Do this before the tick, so that the death of a daemon after the tick has seen it still wakes the poll.
             watched = self._watch(opened, {})
             self._reap()
             with suppress(OSError):
@@ -88,7 +88,7 @@ class Supervisor:
             return True
 
     def _settled(self) -> bool:
-        """Return True if every daemon serves, waits for a server, or has been given up."""
+        """Return True if every daemon serves, waits for a server, or was given up."""
         return all(
             daemon.name in self._watchdog.waiting
             or os.path.lexists(markers.CRASH_LOOP.at(self._home, process=daemon.name))
@@ -130,12 +130,12 @@ class Supervisor:
 
 
 def main(argv: list[str]) -> int:
-    """Supervise the home that `argv` names. Return the exit code."""
+    """Supervise the home in `argv`. Return the exit code."""
     home, foreground = Home(root=Path(argv[0])), "--foreground" in argv[1:]
 
     def serve() -> None:
         home.check()
-        signal.signal(signal.SIGHUP, lambda *_: None)  # another `up` sends it to the lock's holder
+        signal.signal(signal.SIGHUP, lambda *_: None)  # another `up` sends this signal to the lock's holder
         with ProcessLock(home, SUPERVISOR.name) as lock:
             write_build(home, SUPERVISOR.name, {})
             Supervisor(home, clock=SystemClock(), environ=os.environ, keep=lock.keep).run()

@@ -1,6 +1,6 @@
-"""The two daemons as processes: found by their locks, started detached, stopped; without RPC calls.
+"""The two daemons as processes: how they are found by their locks, started detached, and stopped; without RPC calls.
 
-The supervisor uses this module, so it imports neither gRPC nor anything else that is slow to load.
+The supervisor uses this module, so it imports neither gRPC nor any other slow module.
 """
 
 import os
@@ -31,11 +31,11 @@ _NAMED = re.compile(r"([A-Za-z0-9_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|
 
 @dataclass(frozen=True, kw_only=True)
 class Daemon:
-    """One of the constellation's processes.
+    """A process of the constellation.
 
     Attributes:
         name: the name in its socket, lock and log.
-        check: the module and arguments that test whether it could start; empty if only its files matter.
+        check: the module and arguments that check if it could start; empty if only its files matter.
     """
 
     name: str
@@ -56,7 +56,6 @@ EVERY = (*DAEMONS, *OPTIONAL)  # every process that may have left markers, a loc
 
 
 def log_of(home: Home, daemon: Daemon) -> Path:
-    """Return the file with a daemon's own output."""
     return home.logs / f"{daemon.name}.log"
 
 
@@ -70,7 +69,7 @@ def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
     """Return the process `pid` if it is running and is such a daemon. A zombie does not count."""
     try:
         process = psutil.Process(pid)
-        # A process that is replacing its program (`serve` becomes the daemon) shows no arguments for a moment.
+        # A process that is replacing its program (`serve` becomes the daemon) has no arguments for a moment.
         arguments = SystemClock().poll(process.cmdline, timeout_s=1.0, every_s=0.001) or []
         ours = _runs(daemon, arguments)
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
@@ -79,12 +78,12 @@ def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
 
 
 def _runs(daemon: Daemon, arguments: Sequence[str]) -> bool:
-    names = {daemon.package, daemon.package.removeprefix("turnkeeper.")}  # version 0.1 had each at the top level
+    names = {daemon.package, daemon.package.removeprefix("turnkeeper.")}  # version 0.1 had them at the top level
     return any(part == name or part.startswith(f"{name}.") for part in arguments for name in names)
 
 
 def running() -> Iterator[tuple[Home, Daemon, int]]:
-    """Yield home, daemon and pid of each daemon or supervisor on this machine, found by the lock file it holds open."""
+    """Yield home, daemon and pid of each daemon or supervisor on this machine, found by its open lock file."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             arguments = process.cmdline()
@@ -104,7 +103,7 @@ def process_on(home: Home, pid: int, daemon: Daemon) -> psutil.Process | None:
 
 
 def serves(home: Home, daemon: Daemon) -> bool:
-    """Return True if the lock's holder has reported that it serves. Reads only files, so it is cheap."""
+    """Return True if the lock's holder has reported that it serves. Only files are read, so this is cheap."""
     process = process_of(home, daemon)
     beat = last_beat(home, daemon.name) if process is not None else None
     return process is not None and beat is not None and beat.pid == process.pid
@@ -119,7 +118,7 @@ def is_suspended(process: psutil.Process) -> bool:
 
 
 def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
-    """Return why a running daemon cannot be called, judged by its process and its socket; empty if it can.
+    """Return why a running daemon cannot be called, from its process and its socket. Return an empty string if it can.
 
     A daemon checks its socket at every beat, so it repairs the file within seconds.
     """
@@ -136,9 +135,10 @@ def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
 
 
 def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
-    """Return why the daemon could not start under these variables, as a child process finds out; else empty.
+    """Return why the daemon could not start with these variables, as found by a child process.
 
-    The child loads everything that the daemon loads, such as the model with its keys and the author's graph.
+    Otherwise return an empty string. The child loads everything that the daemon loads, such as the model with its keys
+    and the author's graph.
     """
     if not daemon.check:
         return ""
@@ -153,7 +153,7 @@ def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
 
 
 def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
-    """Return a running daemon's variables. None if the daemon is down or its variables are unreadable."""
+    """Return the variables of a running daemon. Return None if the daemon is down or its variables cannot be read."""
     with suppress(psutil.Error):
         process = process_of(home, daemon)
         return None if process is None else process.environ()
@@ -161,7 +161,7 @@ def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
 
 
 def last_error(text: str) -> str:
-    r"""Return a daemon's own one-line error, or the type of its fatal exception, and nothing else of its output.
+    r"""Return a daemon's own one-line error, or the type of its fatal exception, but nothing else of its output.
 
     >>> last_error("Traceback …\nsqlite3.OperationalError: secret"), last_error("error: config.toml:2: unknown key")
     ('sqlite3.OperationalError', 'config.toml:2: unknown key')
@@ -189,7 +189,7 @@ def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:
 
 
 def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> str:
-    """Stop a daemon. Return how: `was not running`, `stopped`, or `killed` if it did not end in time."""
+    """Stop a daemon. Return the result: `was not running`, `stopped`, or `killed` if it did not end in time."""
     process = process_of(home, daemon)
     if process is None:
         return "was not running"
@@ -204,7 +204,7 @@ def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = 
 
 
 def kill(home: Home, daemon: Daemon) -> int:
-    """Kill a running daemon as a crash would. Return its pid. Raises TurnkeeperError if the daemon does not run."""
+    """Kill a running daemon, as a crash would. Return its pid. Raises TurnkeeperError if the daemon does not run."""
     process = process_of(home, daemon)
     if process is None:
         raise TurnkeeperError(f"{daemon.name} does not run")
@@ -217,7 +217,7 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
     try:
         process.send_signal(number)
     except psutil.NoSuchProcess:
-        return  # it ended by itself, as requested
+        return  # it has ended by itself, as requested
 
 
 def _gone(home: Home, daemon: Daemon, pid: int, timeout_s: float) -> bool:

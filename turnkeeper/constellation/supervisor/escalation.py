@@ -1,6 +1,6 @@
 """Alerts to the author without a daemon: sent by a command, else by a webhook, else retried later.
 
-An alert is written to disk before the first try, under a name made from its occasion, and is removed once a route
+An alert is written to disk before the first attempt, under a name made from its cause, and is removed after a route has
 accepted it. So it is delivered at least once, even after a crash.
 """
 
@@ -32,7 +32,7 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBU
 
 @dataclass(frozen=True, kw_only=True)
 class Routes:
-    """The routes of alerts.
+    """The routes for alerts.
 
     Attributes:
         command: a shell command; empty for none.
@@ -46,7 +46,7 @@ class Routes:
 
 
 def escalate(home: Home, process: str, key: str, text: str) -> None:
-    """Write an alert to disk; :func:`send_all` sends it. A second call with the same key changes nothing."""
+    """Write an alert to disk, which :func:`send_all` sends. A second call with the same key changes nothing."""
     path = markers.ESCALATION.at(home, process=process, ts=key)
     if not os.path.lexists(path):
         markers.write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
@@ -77,9 +77,9 @@ def settle(home: Home, process: str, at: str) -> None:
 def send_all(
     home: Home, routes: Routes, log: EventLog, environ: Mapping[str, str], *, now: float, every_s: float
 ) -> None:
-    """Send the alerts that were not delivered and not tried in the last `every_s` seconds.
+    """Send the alerts that were not delivered and for which there was no attempt in the last `every_s` seconds.
 
-    Without a route, try nothing and keep the markers; `turnkeeper status` shows them.
+    If there is no route, attempt nothing and keep the markers; `turnkeeper status` shows them.
     """
     if not (routes.command or routes.webhook):
         return
@@ -96,12 +96,12 @@ def send_all(
 
 
 def _try(path: Path, says: dict[str, Any], routes: Routes, log: EventLog, environ: Mapping[str, str]) -> bool:
-    """Send an alert whose marker says when, and then clear the marker, or write that the try failed."""
+    """Send an alert if it is due. Then clear its marker, or record that the attempt failed."""
     markers.write_marker(path, says | {"failed": False})
     sent = send(says["text"], routes, log, environ, marker=path.name)
     if sent:
         markers.clear_marker(path)
-    elif isinstance(now := markers.read_marker(path), dict):  # it can be withdrawn, or marked as over, meanwhile
+    elif isinstance(now := markers.read_marker(path), dict):  # meanwhile it can be withdrawn, or marked as over
         markers.write_marker(path, now | {"failed": True})
     return sent
 
@@ -117,9 +117,9 @@ def take_pending(home: Home) -> list[str]:
 
 
 def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *, marker: str = "") -> bool:
-    """Send an alert by the first route that accepts it. Return True if one did or no route is set. Writes no marker.
+    """Send an alert by the first route that accepts it. Return True if one did, or if no route is set.
 
-    An alert may name a tool as a model called it, so invisible characters are escaped.
+    Write no marker. An alert may contain a name of a tool that a model made up, so invisible characters are escaped.
     """
     text = plain(text)
     passed = {name: environ[name] for name in _PASSED_ON if name in environ}
@@ -129,7 +129,7 @@ def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *
             continue
         try:
             failure = _by_command(target, text, passed) if route == "command" else post(target, text, LONGEST_S)
-        except OSError as error:  # no descriptor or process is left for sending
+        except OSError as error:  # there is no free descriptor or process
             failure = error.strerror or str(error)
         if not failure:
             log.emit("escalate.done", marker=marker, route=route)
@@ -164,7 +164,7 @@ def post(address: str, text: str, timeout_s: float) -> str:
     """
     if not address.startswith(("http://", "https://")):
         return _by_apprise(address, text)
-    http = import_module("urllib.request")  # loading it takes longer than the supervisor's start
+    http = import_module("urllib.request")  # this import takes longer than the start of the supervisor
     request = http.Request(
         address, data=json.dumps({"text": text}).encode(), headers={"Content-Type": "application/json"}, method="POST"
     )

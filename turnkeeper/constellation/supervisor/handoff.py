@@ -1,11 +1,11 @@
-"""Handoffs, which tell agent0 what happened before a restart: each arrives once, and none is archived undelivered.
+"""Handoffs, which tell agent0 what happened before a restart.
 
-::
+Each arrives once, and none is archived before it is delivered. ::
 
 draft in crash-handoffs/ ──► envelope in agent0's inbox ──► copy in restart-archive/ ──► draft removed
 
-Each step is on disk before the next begins. A crash in between leaves the draft, and the next tick continues from the
-files. If an envelope with the draft's key is in any of agent0's folders, it is not put again.
+Each step is on disk before the next one begins. After a crash in between, the draft exists, and the next tick
+continues. If any of agent0's folders contains an envelope with the draft's key, no second envelope is put.
 """
 
 import os
@@ -52,12 +52,11 @@ def write_draft(home: Home, draft: Draft) -> None:
 
 
 def drafts(home: Home) -> Iterator[Path]:
-    """Yield the waiting drafts, oldest first."""
     return markers.found(home, markers.DRAFT)
 
 
 def crash_text(at: datetime, process: str, error: str) -> str:
-    """Return the text of a handoff after a crash: what is known and what is not."""
+    """Return the text of a handoff after a crash: the known and the unknown facts."""
     how = f" ({error})" if error else ""
     return (
         f"{process} ended unplanned; noticed at {rfc3339(at)}{how}. "
@@ -86,14 +85,14 @@ _FILES = SystemFiles()
 
 
 class Deliverer:
-    """The deliverer of drafts. The caller holds the watchdog's lock."""
+    """The part that delivers drafts. The caller holds the watchdog's lock."""
 
     def __init__(self, home: Home, *, clock: Clock, entropy: Entropy, failpoints: Failpoints) -> None:
         self._home = home
         self._clock = clock
         self._entropy = entropy
         self._failpoints = failpoints
-        # Loaded here, because a tick without a handoff does not need the bus.
+        # Import it here, because a tick without a handoff does not need the bus.
         self._bus = import_module("turnkeeper.bus.inbox")
         self._envelope = import_module("turnkeeper.bus.envelope")
 
@@ -104,7 +103,7 @@ class Deliverer:
     def _deliver(self, path: Path) -> str:
         says = markers.read_marker(path)
         draft = parse_draft(says) if isinstance(says, dict) else None
-        if draft is None:  # unreadable: handed over as it is, under its own name
+        if draft is None:  # an unreadable draft is handed over unchanged, under its own name
             text = f"The handoff in {path.name} cannot be read; its text is unknown."
             draft = Draft(id=path.stem, kind="crash", text=text, at=rfc3339(self._clock.now()))
         archive = archive_of(self._home, draft.id)
@@ -142,7 +141,7 @@ class Deliverer:
         inbox = self._inbox()
         for folder in self._bus.FOLDERS:
             for name in _FILES.names(self._home.inbox(AGENT) / folder):
-                # Without a valid seal the envelope is not the watchdog's.
+                # An envelope without a valid seal does not come from the watchdog.
                 with suppress(FileNotFoundError, InvalidInput, Corrupt):
                     if f"-{SENDER}" in name and inbox.read(folder, name).idempotency_key == key_of(draft.id):
                         return True

@@ -1,9 +1,9 @@
-"""Every marker of the lifecycle: its path, its meaning, who writes it, who reads it, and how it ends.
+"""Every marker of the lifecycle: its path, its meaning, its writers and readers, and its end.
 
-State is in files, not in memory: whichever process dies, the next one reads the state. A marker is replaced whole and
-synced. A marker that exists and cannot be read is :data:`UNREADABLE`, never treated as absent.
+The state is in files, not in memory. If a process dies, the next one reads the state. A marker is replaced whole and
+synced. A marker that exists and cannot be read is :data:`UNREADABLE`. It is never treated as absent.
 
-The watchdog's memory of a daemon between two ticks is several markers, each read back exactly or unreadable.
+Between two ticks, the watchdog's memory of a daemon is in several markers. Each is read back exactly, or is unreadable.
 """
 
 import json
@@ -35,11 +35,11 @@ UNREADABLE: Final = Unreadable.UNREADABLE
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One row of the table.
+    """A row of the table.
 
     Attributes:
         path: the path under the home; `<process>` is agent-runtime or task-runner.
-        ends: the time at which it is cleared or escalated.
+        ends: when the marker is cleared or escalated.
     """
 
     path: str
@@ -181,7 +181,7 @@ KINDS = tuple(value for value in list(globals().values()) if isinstance(value, K
 
 
 def read_marker(path: Path) -> dict[str, Any] | Unreadable | None:
-    """Return a marker's content. None only if the marker does not exist."""
+    """Return a marker's content. Return None only if the marker does not exist."""
     try:
         found = json.loads(_FILES.read(path, LARGEST_BYTES))
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def read_marker(path: Path) -> dict[str, Any] | Unreadable | None:
 
 
 def write_marker(path: Path, says: Mapping[str, Any]) -> None:
-    """Write or replace a marker, and sync it. Raises OSError or Exhausted and then keeps the old marker."""
+    """Write or replace a marker, and sync it. Raises OSError or Exhausted. The old marker then stays."""
     fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
     fresh.unlink(missing_ok=True)
     _FILES.write_synced(fresh, json.dumps(says, sort_keys=True).encode())
@@ -219,7 +219,6 @@ def found(home: Home, kind: Kind) -> Iterator[Path]:
 
 
 def number(value: object) -> float:
-    """Return a marker's finite number. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{value!r} is not a number")
     return float(value)
@@ -230,10 +229,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The sliding window.
+    """The restarts and failed starts in a sliding window.
 
     Attributes:
-        restarts: times at which a daemon that had run was started again, seconds since 1970, oldest first.
+        restarts: times, in seconds since 1970 and oldest first, at which a daemon that had run was started again.
         failures: times at which a start that never served was given up.
     """
 
@@ -241,7 +240,7 @@ class Budget:
     failures: tuple[float, ...] = ()
 
     def within(self, now: float, window_s: float) -> "Budget":
-        """Return the entries within the window. A future time, left by a clock that was set back, counts as now."""
+        """Return the entries within the window. A future time, from before a clock was set back, counts as now."""
         return Budget(restarts=_within(self.restarts, now, window_s), failures=_within(self.failures, now, window_s))
 
 
@@ -250,9 +249,9 @@ class Revive:
     """A start that is not verified yet.
 
     Attributes:
-        id: the id of its restart-status file; empty if another program began it.
+        id: the id of its restart-status file; empty if another program began the start.
         up_at: when the daemon was first seen to serve; None until then.
-        pid: the process that was started, later the one that serves; None if unknown.
+        pid: the process that was started, and later the process that serves; None if unknown.
     """
 
     id: str
@@ -267,9 +266,9 @@ class Stall:
 
     Attributes:
         since: when this count was first seen.
-        looks: the number of ticks that saw it unchanged, a tick interval apart.
+        looks: the number of ticks, a tick interval apart, at which it was unchanged.
         looked_at: the time of the last such tick.
-        suspected: the hang-suspected marker exists.
+        suspected: True if the hang-suspected marker exists.
     """
 
     pid: int
@@ -285,7 +284,7 @@ class CrashLoop:
     """The state in which the watchdog has stopped trying.
 
     Attributes:
-        escalated: True if the author was alerted, or the alert is on disk for a retry.
+        escalated: True if the author was alerted, or if the alert is on disk for a retry.
     """
 
     at: float
@@ -299,9 +298,9 @@ class Memory:
 
     Attributes:
         budget: None until the daemon is first seen or started after an `up`.
-        revive: None if no start waits to be verified.
-        crash_loop: None while the watchdog tries.
-        stall: None while nothing was counted.
+        revive: None if no start waits for its verification.
+        crash_loop: None while the watchdog tries to start the daemon.
+        stall: None before the first count.
     """
 
     budget: Budget | Unreadable | None = None
@@ -329,7 +328,7 @@ def recall(home: Home, process: str) -> Memory:
 
 
 def remember(home: Home, process: str, before: Memory, after: Memory) -> None:
-    """Write the changes of a daemon's memory, and sync them."""
+    """Write the changes of a daemon's memory to disk."""
     for kind, was, now in (
         (ATTEMPTS, before.budget, after.budget),
         (INFLIGHT, before.revive, after.revive),
@@ -345,7 +344,7 @@ def remember(home: Home, process: str, before: Memory, after: Memory) -> None:
 
 
 def forget(home: Home, process: str, *, keep_start: bool) -> None:
-    """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start`, keep a start's marker."""
+    """Clear every marker of a daemon's past, as an author's `up` does. With `keep_start`, keep the start's marker."""
     for kind in _BY_PROCESS:
         if not (keep_start and kind is INFLIGHT):
             clear_marker(kind.at(home, process=process))

@@ -1,11 +1,11 @@
 """The decision about one daemon, from its present state and the watchdog's memory; pure.
 
-A daemon that is gone is started again, after growing pauses, until it used up its budget of restarts in a sliding
-window. Then the crash-loop marker is written, restarts stop, and the author is alerted once. A start is verified after
-the daemon reported that it serves (`up-detected`), still runs, and ran through one more tick interval. A daemon whose
-counter does not change is first suspected and killed at a later tick; a quiet window prevents both.
+A daemon that is gone is started again after pauses that grow, until its budget of restarts in a sliding window is
+spent. Then the crash-loop marker is written, restarts stop, and the author is alerted once. A start is verified if the
+daemon has reported that it serves (`up-detected`), and then ran through one more tick interval. A daemon with an
+unchanged counter is first suspected, and is killed at a later tick. A quiet window prevents both.
 
-A marker that cannot be read is not treated as absent: the watchdog then does less, never more.
+A marker that cannot be read is not treated as absent: in that case the watchdog does less, never more.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from turnkeeper.constellation.supervisor.markers import Budget, CrashLoop, Memory, Revive, Stall, Unreadable
 
 LOOK_AGAIN_S = 0.5
-WAITS_S = 5.0  # at most, between starts of a daemon that waits for a server
+WAITS_S = 5.0  # the most seconds between starts of a daemon that waits for a server
 FEWEST_STILL_LOOKS = 2
 
 
@@ -24,13 +24,13 @@ class Limits:
     """The limits for giving up and waiting. All times in seconds.
 
     Attributes:
-        interval_s: between two ticks; a start is verified after one whole interval.
+        interval_s: the time between two ticks; a start is verified after one whole interval.
         restarts: the most restarts of a daemon in the window.
         window_s: the length of the window in which restarts count.
-        failed_starts: the most starts in the window that did not lead to a serving daemon.
+        failed_starts: the most starts in the window after which the daemon did not serve.
         start_timeout_s: the longest time until a daemon serves.
         hang_after_s: the longest time without a change of the counter.
-        backoff_s: the pause after the first restart in the window; doubled at each further one.
+        backoff_s: the pause after the first restart in the window; doubled at each further restart.
     """
 
     interval_s: float = 60.0
@@ -61,7 +61,7 @@ class Sight:
         state: `absent`; `starting`: its process runs and does not serve yet; `up`: it has reported that it serves.
         pid: its pid; None if absent.
         beats: its progress counter; None if it is not up.
-        error: how an absent daemon ended, as far as known.
+        error: how an absent daemon ended, if known.
         waits: True if it is absent because a server that it needs, such as a shared database, does not answer.
     """
 
@@ -74,7 +74,7 @@ class Sight:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Start the daemon. `crashed` is True if it ran before and ended without a request."""
+    """Start the daemon. `crashed` is True if the daemon ran before and ended without a request."""
 
     id: str
     crashed: bool
@@ -90,7 +90,7 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class Escalate:
-    """Alert the author on a route outside the bus. `key` names this one occasion."""
+    """Alert the author on a route outside the bus. `key` identifies the cause."""
 
     key: str
     text: str
@@ -122,7 +122,7 @@ class Step:
     """The result of one decision.
 
     Attributes:
-        memory: the memory to write to disk before the actions.
+        memory: the memory that is written to disk before the actions.
         wake_at: the latest time for the next tick.
     """
 
@@ -138,7 +138,7 @@ def look(now: float, sight: Sight, memory: Memory, limits: Limits, *, quiet: boo
         now: seconds since 1970.
         limits: the limits for giving up and waiting.
         quiet: True if an unchanged counter is expected now.
-        new_id: the id of a start, if this call begins one.
+        new_id: the id for a start that this call begins.
     """
     if isinstance(memory.budget, Budget):
         memory = replace(memory, budget=memory.budget.within(now, limits.window_s))
@@ -175,7 +175,7 @@ def _absent(now: float, sight: Sight, memory: Memory, limits: Limits, new_id: st
         if revive.up_at is None:
             budget = replace(budget, failures=(*budget.failures, now))
         memory = replace(memory, budget=budget, revive=None)
-    if sight.waits:  # nothing is wrong with the daemon: only the last start counts, for the pause until the next
+    if sight.waits:  # nothing is wrong with the daemon: only the last start counts, for the pause before the next one
         budget = Budget(restarts=budget.restarts[-1:])
         memory = replace(memory, budget=budget)
     if len(budget.failures) >= limits.failed_starts:
@@ -238,7 +238,7 @@ def _progress(
         resumed = isinstance(stall, Stall) and stall.suspected
         return seen, [Note(event="hang.resumed", fields={"suspect": seen.pid})] if resumed else []
     if now - stall.looked_at < min(limits.interval_s, limits.hang_after_s) / 2:
-        return stall, []  # too soon after the last tick to mean anything
+        return stall, []  # too soon after the last tick to be significant
     stall = replace(stall, looks=stall.looks + 1, looked_at=now)
     if now - stall.since < limits.hang_after_s or stall.looks < FEWEST_STILL_LOOKS:
         return stall, []

@@ -1,7 +1,7 @@
-"""The retention of logs and trails, which keeps them from filling a disk.
+"""The retention of logs and trails, so that they do not fill a disk.
 
-A trail has one file for each day, which is removed when the day is older than the retention. A daemon's output goes to
-one file, which is cut when it is too large; the previous part is kept beside it until the next cut.
+A trail has one file for each day. The file is removed when the day is older than the retention. The output of a daemon
+is one file, which is cut when it is too large. The previous part is kept beside it until the next cut.
 """
 
 import re
@@ -29,7 +29,7 @@ class Kept:
 
 
 def is_over(name: str, kept: Kept, now: datetime) -> bool:
-    """Return True if a file is the trail of a day older than the retention."""
+    """Return True if a file is the trail of a day that is older than the retention."""
     found = _OF_A_DAY.search(name)
     if found is None:
         return False
@@ -47,7 +47,7 @@ def let_go(home: Home, kept: Kept, now: datetime) -> tuple[list[str], list[str]]
     cut = [path for path in files if path.suffix == ".log" and path.stat().st_size > kept.largest_mb << 20]
     for path in removed:
         path.unlink(missing_ok=True)
-    for path in cut:  # its process keeps appending to it, so it must stay the same file
+    for path in cut:  # the process keeps appending to it, so the file must stay the same
         shutil.copyfile(path, path.with_name(f"{path.name}.1"))
         with path.open("r+b") as file:
             file.truncate()

@@ -12,7 +12,7 @@ from turnkeeper.config.home import Home, places
 HEARTBEAT_S = 120
 WATCHDOG_S = 300
 KEPT_BACKUPS = 7
-BOOTED = Path("/run/systemd/system")  # systemd makes it when it starts the machine
+BOOTED = Path("/run/systemd/system")  # systemd creates this folder at the start of the machine
 _SERVICE = """\
 Type=notify
 ExecStart={run} up --foreground --home {home}
@@ -69,13 +69,13 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_of(home: Home, environ: Mapping[str, str]) -> str:
-    """Return the suffix that tells this home's services from those of other homes. Empty for the default home."""
+    """Return the suffix that distinguishes this home's services from those of others. Empty for the default home."""
     default, *_ = places(None, {"HOME": environ.get("HOME", "~")})
     return "" if home.root == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
 
 
 def backups_of(home: Home) -> Path:
-    """Return the folder of the timer's backups. A restore moves the home aside, so the folder is beside the home."""
+    """Return the folder for the timer's backups. It is beside the home, because a restore moves the home aside."""
     return home.root.with_name(f"{home.root.name}-backups")
 
 
@@ -85,7 +85,7 @@ def unit_folder(environ: Mapping[str, str]) -> Path:
 
 
 def has_user_manager(environ: Mapping[str, str]) -> bool:
-    """Return True if a systemd runs that starts this user's services."""
+    """Return True if systemd runs and starts this user's services."""
     return (Path(environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "systemd" / "private").exists()
 
 
@@ -108,7 +108,7 @@ def remove_all(folder: Path, names: Iterable[str]) -> list[Path]:
 
 
 class Notifier:
-    """The reporter of the service's state to systemd, if systemd asked for reports."""
+    """The part that reports the service's state to systemd, if systemd asked for reports."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -130,7 +130,7 @@ class Notifier:
 
 
 def for_daemons(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without systemd's variables for the supervisor."""
+    """Return the environment of the daemons: without systemd's variables for the supervisor."""
     ours = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
     return {name: value for name, value in environ.items() if name not in ours}
 

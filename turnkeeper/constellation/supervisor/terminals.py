@@ -1,7 +1,7 @@
-"""The shutdown messages to agents in terminals: an envelope for each, and a minute to read it.
+"""The shutdown messages to agents in terminals: one envelope for each, and a minute to read it.
 
-Only an inbox with a reader gets one. An envelope that was not read in time is withdrawn, because it would be wrong
-after the next start. If machines share a database, no agent gets one, since the others keep delivering.
+An agent gets one only if its inbox has a reader. An envelope that is not read in time is withdrawn, because it would be
+wrong after the next start. If machines share a database, no agent gets one, because other machines continue to deliver.
 """
 
 import re
@@ -31,13 +31,13 @@ def read_now(home: Home) -> list[str]:
     """Return the agents in terminals whose inboxes have a reader now, by name."""
     folder = home.inbox("agent0").parent
     readers = {path.name: _reader(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
-    # Processes of the constellation are not terminals; they are stopped with the rest.
+    # Processes of the constellation are not terminals, and are stopped with the others.
     ours = tuple(one.name for one in (daemons.AGENT_RUNTIME, *daemons.OPTIONAL))
     return [agent for agent, reader in readers.items() if reader and not reader.startswith(ours)]
 
 
 def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, str]:
-    """Send a shutdown to each agent whose inbox has a reader, and wait for them. Return the outcome by name."""
+    """Send a shutdown to each agent whose inbox has a reader, and wait for the readers. Return the outcomes by name."""
     told, how = {}, _untold(home) if shared_url_in(home.config) else {}
     for agent in read_now(home):
         try:
@@ -52,7 +52,7 @@ def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, s
 
 
 def _untold(home: Home) -> dict[str, str]:
-    """Return by name, for each agent in a terminal of this machine, a note that the agent got no message."""
+    """For each agent in a terminal of this machine, return by name a note that the agent got no message."""
     folder = home.inbox("agent0").parent
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return {agent: _UNTOLD for agent in found if _HOSTED.fullmatch(agent) is None}
@@ -63,7 +63,7 @@ class _Shutdown:
 
     def __init__(self, home: Home, agent: str, clock: SystemClock, entropy: Entropy) -> None:
         """Put the envelope. Raises TurnkeeperError."""
-        # Loaded here, because most constellations have no agent in a terminal.
+        # Import it here, because most constellations have no agent in a terminal.
         bus, envelope = import_module("turnkeeper.bus.inbox"), import_module("turnkeeper.bus.envelope")
         place: dict[str, Any] = {"files": _FILES, "clock": clock, "entropy": entropy}
         self._inbox = bus.open_inbox(home, agent, hosted=False, **place)

@@ -20,13 +20,13 @@ from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
-ANSWER_TIMEOUT_S = 20.0  # after the daemon has reported that it serves; four of its beats
+ANSWER_TIMEOUT_S = 20.0  # seconds after the daemon has reported that it serves; four of its beats
 
 
 def prepare(home: Home, settings: Settings) -> list[str]:
     """Write the order to run, and reset the watchdog's counts.
 
-    Returns the texts of undelivered alerts and clears them: the caller shows them.
+    Return the texts of undelivered alerts and clear them. The caller shows the texts.
     """
     home.create()
     with watchdog.between_ticks(home):
@@ -40,7 +40,7 @@ def prepare(home: Home, settings: Settings) -> list[str]:
         for daemon in before.wanted if before is not None else ():
             if daemon not in orders.wanted:  # no supervisor watches the daemon any more
                 daemons.stop(home, daemon)
-                markers.forget(home, daemon.name, keep_start=False)  # a start that was never verified did not fail
+                markers.forget(home, daemon.name, keep_start=False)  # a start that was not verified yet did not fail
         return take_pending(home)
 
 
@@ -52,13 +52,13 @@ def _record_unseen_end(home: Home, daemon: daemons.Daemon, memory: markers.Memor
 
 
 def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
-    """Store the number of workers, and stop a runtime that runs with another. Return how it ended, else empty.
+    """Store the number of workers, and stop a runtime that runs with a different number.
 
-    Do not stop a runtime that could not start again.
+    Return how the runtime ended, or an empty string. Do not stop a runtime that could not start again.
 
     Raises:
-        TurnkeeperError: it could not start again, under the supervisor's variables or, without one, under `environ`.
-            Nothing is changed.
+        TurnkeeperError: it could not start again with the supervisor's variables or, without a supervisor, with
+            `environ`. Nothing is changed.
     """
     with suppress(InvalidInput):
         if workers_asked_for(home) == workers:
@@ -70,12 +70,12 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
 
 
 def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Stop the named processes, so that they start with the present setup. Return how each ended.
+    """Stop the named processes, so that they are started with the present setup. Return how each of them ended.
 
-    The supervisor is stopped first, because it would start the others again.
+    First stop the supervisor, because it would start the others again.
 
     Raises:
-        TurnkeeperError: one of them could not start again. None is stopped.
+        TurnkeeperError: one of them could not start again. No process is stopped.
     """
     named = [daemon for daemon in daemons.EVERY if daemon.name in names]
     for daemon in named:
@@ -85,7 +85,7 @@ def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) ->
 
 
 def _stop_on_purpose(home: Home, daemon: daemons.Daemon) -> str:
-    """Stop a process, and let the watchdog start it as one that did not crash. Return how it ended."""
+    """Stop a process, and let the watchdog start it as a process that did not crash. Return how it ended."""
     with watchdog.between_ticks(home):
         how = daemons.stop(home, daemon)
         markers.forget(home, daemon.name, keep_start=False)
@@ -93,7 +93,7 @@ def _stop_on_purpose(home: Home, daemon: daemons.Daemon) -> str:
 
 
 def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> None:
-    """Raise TurnkeeperError if a daemon could not start under the supervisor's variables or, without one, `environ`."""
+    """Raise TurnkeeperError if a daemon could not start with the supervisor's variables or, without it, `environ`."""
     known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
     if why := daemons.refusal(home, daemon, known):
         what = f"{daemon.name} keeps running as it is, since it could not start again: {why}"
@@ -101,9 +101,9 @@ def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str,
 
 
 def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
-    """Start or wake the supervisor, and return once every process that should run serves.
+    """Start or wake the supervisor. Return after every process that should run serves.
 
-    Return, by name in the order of the starts, True for each process that was started and False if it already ran.
+    Return True for each process that was started and False for each that already ran, by name in that order.
 
     Call :func:`prepare` first.
 
@@ -122,9 +122,10 @@ def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
 
 
 def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> dict[str, str]:
-    """Stop everything, the supervisor first so that it starts nothing again. Return how each ended, by name.
+    """Stop everything. Stop the supervisor first, so that it starts nothing again.
 
-    Before that, unless `force`, send the shutdown to agents in terminals, and give them a minute to read it.
+    Return how each process ended, by name. Before that, unless `force`, send the shutdown to agents in terminals, and
+    give them a minute to read it.
     """
     if not home.run.is_dir():
         return {}
@@ -144,7 +145,7 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
 
 
 def _end_restart(home: Home) -> None:
-    """End a planned restart at any stage. Its handoff is on disk, and is delivered after the next `up`."""
+    """End a planned restart at any stage. Its handoff is on disk and will be delivered after the next `up`."""
     daemons.stop(home, watchdog.RESTARTER, force=True)
     says = markers.read_marker(markers.PROCESSING.at(home))
     if says is not None:
@@ -164,7 +165,7 @@ def orders_of(settings: Settings) -> watchdog.Orders:
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: Mapping[str, str]) -> int | None:
-    """Wait until a daemon serves. Return the pid of the supervisor that was started: `supervisor`, or a new one."""
+    """Wait until a daemon serves. Return the pid of the supervisor: `supervisor`, or the one that was started later."""
     clock, serving_since = SystemClock(), None
 
     def up() -> bool:
@@ -177,7 +178,7 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: 
         _raise_if_unreachable(home, daemon, 0.0 if serving_since is None else clock.monotonic() - serving_since)
         _raise_if_failed(home, daemon)
         if daemons.process_of(home, daemon) is None and (trouble := why_unwritable(home.run)) is not None:
-            raise trouble  # the supervisor starts nothing meanwhile, and later continues on its own
+            raise trouble  # meanwhile the supervisor starts nothing; later it continues by itself
         if supervisor is not None and _ended(supervisor) and not is_held(home, daemons.SUPERVISOR.name):
             log = daemons.log_of(home, daemons.SUPERVISOR)
             raise TurnkeeperError("the supervisor ended", where=str(log), hint="read its log")
@@ -198,14 +199,14 @@ def _ended(child: int) -> bool:
 
 
 def _serves(home: Home, daemon: daemons.Daemon) -> bool:
-    """Query the health service, but only once the daemon has reported that it serves, because a query is expensive."""
+    """Query the health service, but only after the daemon has reported that it serves, because a query is expensive."""
     if not daemons.serves(home, daemon):
         return False
     return bool(import_module("turnkeeper.rpc.channel").is_serving(home.socket(daemon.name)))
 
 
 def _raise_if_unreachable(home: Home, daemon: daemons.Daemon, silent_s: float) -> None:
-    """Raise TurnkeeperError for a daemon that is suspended, or that serves and has not answered for too long."""
+    """Raise TurnkeeperError for a daemon that is suspended, or that serves but has not answered for too long."""
     process = daemons.process_of(home, daemon)
     if process is None:
         return

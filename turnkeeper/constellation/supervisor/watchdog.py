@@ -1,10 +1,10 @@
-"""One tick of the watchdog: look at each daemon, decide, act. The supervisor ticks; so does `turnkeeper watchdog tick`.
+"""One tick of the watchdog: observe each daemon, decide, act. The supervisor and `turnkeeper watchdog tick` run ticks.
 
-The whole state is on disk, so any process may run the next tick; a lock admits one at a time. A decision is on disk
-before it is carried out, so a crash in between costs one restart of the budget and never exceeds it.
+The whole state is on disk, so any process can run the next tick. A lock admits one at a time. A decision is on disk
+before it is carried out. So a crash in between costs one restart of the budget, but never exceeds it.
 
-A planned restart is a request on disk. One tick claims it and starts a child that survives the supervisor. While the
-child runs, ticks leave agent-runtime to it; a child that died is started again and continues from the files.
+A planned restart is a request on disk. A tick claims the request and starts a child that survives the supervisor. While
+the child runs, ticks do not touch agent-runtime. If the child dies, the next child continues from the files.
 """
 
 import os
@@ -37,14 +37,14 @@ MOST_TRIES = 3
 KEPT_STATUS_FILES = 50
 _LOCK_PATIENCE_S = 30.0
 _TROUBLE_WAIT_S = 2.0
-_CALM_S = 60.0  # seconds without trouble of the machine after which new trouble is alerted
+_CALM_S = 60.0  # seconds without machine trouble after which new trouble causes an alert
 _TAIL_BYTES = 4096
 _UNREACHABLE = f"exit code {EXIT_UNREACHABLE}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """The author's orders to the watchdog, as the last valid `up` wrote them."""
+    """The author's orders to the watchdog, from the last valid `up`."""
 
     limits: policy.Limits = field(default_factory=policy.Limits)
     routes: Routes = field(default_factory=Routes)
@@ -54,7 +54,6 @@ class Orders:
 
     @property
     def wanted(self) -> Sequence[daemons.Daemon]:
-        """The processes that should run."""
         own = [one for one in daemons.DAEMONS if one.name not in self.left_out]
         return (*own, *(one for one in daemons.OPTIONAL if one.name in self.optional))
 
@@ -72,7 +71,7 @@ class Watchdog:
         daemons: Sequence[daemons.Daemon] | None = None,
         child: daemons.Daemon = RESTARTER,
     ) -> None:
-        """Watch `daemons`, by default those that the orders name; `child` carries out planned restarts.
+        """Watch `daemons`, by default the daemons in the orders. `child` carries out planned restarts.
 
         All are started with the variables in `environ`.
         """
@@ -114,7 +113,7 @@ class Watchdog:
             return min(self._orders.limits.interval_s, _TROUBLE_WAIT_S)
 
     def alert_to(self, error: BaseException) -> bool:
-        """Alert the author to trouble of the machine. Return False, and do nothing, for any other error."""
+        """Alert the author to machine trouble. For any other error, do nothing and return False."""
         trouble = machine_trouble(error, ours=True)
         if trouble is not None:
             self._troubles.look({"watchdog": str(trouble)}, self._orders, self._environ)
@@ -173,16 +172,16 @@ class Watchdog:
             try:
                 for id_ in deliverer.deliver_all():
                     self._log.emit("handoff.delivered", id=id_)
-            except (Exhausted, Corrupt) as error:  # no room, or the sealing key cannot be read
+            except (Exhausted, Corrupt) as error:  # there is no room, or the sealing key cannot be read
                 self._log.emit("handoff.waits", reason=str(error))
 
     def _settle(self, daemon: daemons.Daemon, before: markers.Memory, step: policy.Step) -> None:
-        """Mark the crash loop as escalated, after the escalation is on disk."""
+        """Mark the crash loop as escalated after the escalation is on disk."""
         pending = replace_escalated(step.memory, before)
         markers.remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
 
     def _sight(self, daemon: daemons.Daemon, memory: markers.Memory) -> policy.Sight | None:
-        """Return the observed state of a daemon. None while it ends and the cause is not known yet."""
+        """Return the observed state of a daemon. None while it is ending and the cause is not known yet."""
         held = is_held(self._home, daemon.name)
         process = daemons.process_of(self._home, daemon) or self._unlocked(daemon, memory)
         if process is not None:
@@ -200,7 +199,7 @@ class Watchdog:
         if self._is_ending(_last_pid(memory)):
             return None
         error = self._last_words(daemon, memory)
-        if memory.revive is not None or memory.stall is not None:  # a process ended since the daemon was found to wait
+        if memory.revive is not None or memory.stall is not None:  # a process ended after the daemon was found to wait
             self.waiting.pop(daemon.name, None)
         if error.partition(";")[0] == _UNREACHABLE:
             self.waiting[daemon.name] = error
@@ -223,9 +222,9 @@ class Watchdog:
         self.ended[pid] = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
     def _unlocked(self, daemon: daemons.Daemon, memory: markers.Memory) -> Any:
-        """Return the process that last served, if it is still running although its lock or pid file was removed.
+        """Return the process that last served if it is still running, although its lock or pid file was removed.
 
-        The process restores the files at its next beat; a second process must not be started beside it.
+        The process restores the files at its next beat. Do not start a second process beside it.
         """
         if not isinstance(memory.stall, markers.Stall):
             return None
@@ -274,12 +273,12 @@ class Watchdog:
                 said = f"turnkeeper: {daemon.name} is up, verified at {rfc3339(at)} ({self._home.root})"
                 send(said, self._orders.routes, self._log, self._environ)
         elif phase == "up-detected" and isinstance(was := markers.read_marker(failed), dict) and was.get("waits"):
-            markers.clear_marker(failed)  # the server that it waited for answered: nothing was wrong with the daemon
+            markers.clear_marker(failed)  # the server for which it waited answered: nothing was wrong with the daemon
         if id_:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
     def _last_words(self, daemon: daemons.Daemon, memory: markers.Memory) -> str:
-        """Return how a daemon ended, as far as known. From its output, include only our own errors."""
+        """Return how a daemon ended, if known. From the daemon's output, include only our own errors."""
         how = self.ended.get(_last_pid(memory), "")
         start = self._log_from.get(daemon.name)
         said = "" if start is None else daemons.last_error(_since(self._home, daemon, start))
@@ -291,7 +290,7 @@ class Watchdog:
 
 
 def _last_pid(memory: markers.Memory) -> int:
-    """Return the process that was started last, else the one that served last, else 0.
+    """Return the pid of the process that was started last, else of the one that served last, else 0.
 
     The end of an earlier process says nothing about the end of this one.
     """
@@ -301,7 +300,7 @@ def _last_pid(memory: markers.Memory) -> int:
 
 
 def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
-    """Return the trouble of the machine that each daemon reports, by the daemon's name."""
+    """Return the machine trouble that each daemon reports, by the daemon's name."""
     found = {}
     for daemon in of:
         beat = last_beat(home, daemon.name)
@@ -311,9 +310,9 @@ def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
 
 
 class Troubles:
-    """Alerts to the author about trouble of the machine: one while it lasts, also if it pauses briefly.
+    """Alerts to the author about machine trouble: one alert as long as it lasts, even with brief pauses.
 
-    Nothing is kept on disk, since the disk may be in trouble. An alert that no route accepts is tried again at each
+    Nothing is stored on disk, because the disk may be in trouble. An alert that no route accepts is tried again at each
     tick while the trouble lasts.
     """
 
@@ -342,7 +341,7 @@ def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, *
     says = {"error": ""} | (earlier if isinstance(earlier, dict) else {})
     says |= {"id": id_, "process": process, "phase": phase, "at": rfc3339(at)} | more
     markers.write_marker(path, says)
-    # By age: the requester of a restart chose its id, so names have no order.
+    # Sort by age: names have no order, because the requester of a restart chooses its id.
     by_age = sorted(markers.found(home, markers.STATUS), key=lambda file: file.stat().st_mtime_ns)
     for old in by_age[:-KEPT_STATUS_FILES]:
         old.unlink(missing_ok=True)
@@ -350,7 +349,7 @@ def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, *
 
 
 def between_ticks(home: Home) -> ExitStack:
-    """Return a block in which no tick runs, since a tick that has read the orders still carries them out."""
+    """Return a block in which no tick runs, because a tick that has read the orders still carries them out."""
     clock, stack = SystemClock(), ExitStack()
     deadline = clock.monotonic() + _LOCK_PATIENCE_S
     while True:
@@ -365,7 +364,7 @@ def between_ticks(home: Home) -> ExitStack:
 
 
 def read_orders(home: Home) -> Orders | None:
-    """Return the orders. None if nothing should run. Unreadable orders count as the default orders."""
+    """Return the orders. Return None if no process should run. Unreadable orders count as the default orders."""
     says = markers.read_marker(markers.WANTED.at(home))
     if says is None:
         return None
@@ -389,7 +388,6 @@ def read_orders(home: Home) -> Orders | None:
 
 
 def write_orders(home: Home, orders: Orders, at: datetime) -> None:
-    """Write the order that the constellation should run."""
     parts = {
         "limits": asdict(orders.limits),
         "kept": asdict(orders.kept),
@@ -413,7 +411,7 @@ def is_quiet(home: Home, now: float) -> bool:
 
 
 def replace_escalated(memory: markers.Memory, before: markers.Memory) -> markers.Memory:
-    """Return the memory with the escalation not yet done, as it is before the escalation is on disk."""
+    """Return the memory before the escalation is on disk, in which the escalation is not done yet."""
     loop = memory.crash_loop
     if loop is None or isinstance(loop, markers.Unreadable) or loop == before.crash_loop:
         return memory
@@ -431,7 +429,7 @@ def _since(home: Home, daemon: daemons.Daemon, start: int) -> str:
 
 
 class Planned:
-    """The claimer of restart requests, which keeps a child at work on the claimed one."""
+    """The part that claims restart requests, and keeps a child at work on the claimed one."""
 
     def __init__(
         self, home: Home, *, log: EventLog, environ: Mapping[str, str], child: daemons.Daemon = RESTARTER
@@ -442,7 +440,7 @@ class Planned:
         self._child = child
 
     def under_way(self, now: float) -> bool:
-        """Claim a request, or look after the claimed one. Return True while a child handles agent-runtime."""
+        """Claim a request, or check on the claimed one. Return True while a child handles agent-runtime."""
         path = markers.PROCESSING.at(self._home)
         says = markers.read_marker(path)
         if says is None:

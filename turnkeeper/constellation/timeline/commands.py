@@ -1,4 +1,4 @@
-"""`turnkeeper events`: the events of a home, in order of time, and the story of one fire, turn or approval."""
+"""`turnkeeper events`: the events of a home in order of time, and the story of one fire, turn or approval."""
 
 import sys
 from collections import Counter, deque
@@ -24,7 +24,7 @@ from turnkeeper.storage.schema_revision import older_stores, told
 from turnkeeper.times import from_us, rfc3339, to_us
 
 _POLL_S = 0.5
-_OVERLAP_US = 10_000_000  # a line may be written this long after its time
+_OVERLAP_US = 10_000_000  # seconds after its time at which a line may be written
 
 
 def events(
@@ -47,10 +47,10 @@ def events(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new events.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what happened in the home, in order of time, as every process, store and marker tells it.
+    """Print what happened in the home, in order of time, from every process, store and marker.
 
-    It needs no daemon. A source that cannot be read is named on stderr, and the others are printed.
-    `-o wide` adds the kind and the ids of each line; with `--limit 0` a line is printed as soon as it is read.
+    It needs no daemon. If a source cannot be read, stderr names it, and the others are printed. `-o wide` adds the kind
+    and the ids to each line. With `--limit 0`, a line is printed as soon as it is read.
 
     Example: turnkeeper events --since 2h --task nightly
     """
@@ -90,7 +90,7 @@ def events(
 
 
 def _counted(passed: Iterator[records.Record], seen: Counter[str]) -> Iterator[records.Record]:
-    """Pass records on, and count them by the first word of their kinds."""
+    """Pass records on, and count them by the first part of their kinds."""
     for record in passed:
         seen[record.kind.partition(".")[0]] += 1
         yield record
@@ -106,7 +106,7 @@ def _nothing(seen: Counter[str], chosen: records.Filter) -> str:
 
 
 def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
-    """Parse a time of the command line, in `zone` or else in the machine's zone. Raises InvalidInput."""
+    """Parse a time from the command line, in `zone` or else in the machine's zone. Raises InvalidInput."""
     written = time_given(text, past=True)
     try:
         at = datetime.fromisoformat(written)
@@ -117,7 +117,7 @@ def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
 
 
 def zone_of(place: Home) -> ZoneInfo | None:
-    """Return the time zone in a home's settings. None if the settings name none or cannot be read."""
+    """Return the time zone in a home's settings. Return None if the settings name no zone or cannot be read."""
     try:
         name = load_settings(place).scheduler.timezone
     except TurnkeeperError as error:
@@ -156,14 +156,14 @@ def _followed(sources: Sources, from_us: int) -> Iterator[records.Record]:
                 told[line] = record.at_us
                 if record.at_us >= from_us:
                     yield record
-        if sources.stores.is_whole:  # otherwise read that time again once the database can be read
+        if sources.stores.is_whole:  # otherwise read that time again when the database can be read
             from_us = max(from_us, now_us - _OVERLAP_US)
         sys.stdout.flush()
         sources.stores.wait(_POLL_S)
 
 
 def _story(sources: Sources, id_: str) -> list[records.Record]:
-    """Return every step that belongs to an id, and what happened to processes in that time. Raises NotFound."""
+    """Return every step that belongs to an id, and the events of processes in that time. Raises NotFound."""
     ids, found = frozenset({id_}), list[records.Record]()
     while True:
         known = records.Known(**sources.stores.lookups())
@@ -190,7 +190,7 @@ def _story(sources: Sources, id_: str) -> list[records.Record]:
 
 
 class _Show:
-    """The printer of records as they arrive: a line each for people, JSON for programs."""
+    """The printer of records as they arrive: one line each for people, JSON for programs."""
 
     def __init__(self, place: Home, output: Output) -> None:
         self.zone = zone_of(place)

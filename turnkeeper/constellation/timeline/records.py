@@ -1,8 +1,8 @@
 """The records of the timeline, and how they are merged; pure.
 
-A source yields records by time. :func:`merge` puts the sources into one order and drops a store's record of a step that
-a trail also reports. :class:`Known` adds to each record its task, thread, channel and agent. This module keeps only a
-bounded part of the timeline in memory.
+A source yields records by time. :func:`merge` puts all records into one order, and drops a store's record of a step
+that a trail also reports. :class:`Known` adds to each record its task, thread, channel and agent. This module keeps
+only a bounded part of the timeline in memory.
 """
 
 import heapq
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 TRAIL = "trail"
-TWIN_WINDOW_US = 60_000_000  # the longest time between a trail's and a store's record of one step
-MOST_HELD = 20_000  # records that wait for their twins; if there are more, a step may appear twice
+TWIN_WINDOW_US = 60_000_000  # the longest time between the records of one step in a trail and in a store
+MOST_HELD = 20_000  # records that wait for their twins; if there are more, a step can appear twice
 MOST_KNOWN = 10_000
 LONGEST_STORY = 10_000
 
-# By the first word of a kind: the id of its subject, then the fields that distinguish its steps.
+# By the first part of a kind: the id of its subject, then the fields that distinguish its steps.
 _STEPS = {
     "fire": ("fire_id", "task_id", "attempt", "first_nominal_at"),
     "turn": ("turn_id", "mode", "state"),
@@ -26,20 +26,20 @@ _STEPS = {
     "restart": ("id", "phase"),
 }
 _LINKS = ("fire_id", "turn_id", "interrupt_id")
-# Further ids that link records of some kinds: the name of an envelope, the id of a restart or a start.
+# More ids that link records of some kinds: the name of an envelope, the id of a restart or a start.
 _ALSO = {"name": ("fire.received", "message.accepted", "envelope."), "id": ("restart.", "revive.")}
 _ACTS = {"act.asked", "act.done"}
 _LIFECYCLE = ("daemon.", "process.", "runtime.up", "revive.", "hang.", "restart.", "crashloop.", "machine.", "store.")
 
 
 class Record(NamedTuple):
-    """One step.
+    """A step in the timeline.
 
     Attributes:
         at_us: microseconds since 1970 in UTC.
         source: `trail`, `acks`, `marker`, `restart-status`, or the name of a store.
-        kind: what happened, such as `fire.sent`.
-        fields: ids, states, counts; never a prompt, a message or an argument.
+        kind: the kind of event, such as `fire.sent`.
+        fields: ids, states and counts, but never a prompt, a message or an argument.
     """
 
     at_us: int
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 def step_of(record: Record) -> Hashable:
-    """Return a key that is equal for two sources' records of one step. None if only one source has the step."""
+    """Return a key that is equal for the records of one step from two sources. None if only one source has the step."""
     names = _STEPS.get(record.kind.partition(".")[0])
     if names is None:
         return None
@@ -60,7 +60,7 @@ def step_of(record: Record) -> Hashable:
 
 
 def merge(sources: Iterable[Iterable[Record]]) -> Iterator[Record]:
-    """Yield the records of all sources by time, each step once."""
+    """Yield the records of all sources by time, and each step once."""
     return _without_twins(heapq.merge(*sources, key=lambda record: record.at_us))
 
 
@@ -83,7 +83,7 @@ def _without_twins(records: Iterable[Record]) -> Iterator[Record]:
 
 
 class _Held:
-    """A record that waits for its twin; `own` and `twin` are the keys of both."""
+    """A record that waits for its twin. `own` and `twin` are the keys of both."""
 
     __slots__ = ("own", "record", "step", "twin", "wanted")
 
@@ -94,7 +94,7 @@ class _Held:
 
 
 def _take(lonely: dict[tuple[bool, Hashable], deque[_Held]], key: tuple[bool, Hashable]) -> _Held | None:
-    """Remove and return the oldest record with a key. None if there is none."""
+    """Remove and return the oldest record with a key. Return None if there is none."""
     waiting = lonely.get(key)
     if not waiting:
         return None
@@ -115,11 +115,11 @@ Lookup = Callable[[str], Mapping[str, Any] | None]
 
 
 class Known:
-    """Lookup of the task, fire, turn and question of a record, from earlier records or a store.
+    """Lookup of a record's task, fire, turn and question, from earlier records or a store.
 
     Args:
         turn: returns thread_id, channel, agent, task_id, task and fire_id of a turn; None if unknown.
-        question: returns the turn_id of an approval's id; None if unknown.
+        question: returns the turn_id for the id of an approval; None if unknown.
         task: returns the name of a task as `task`; None if unknown.
     """
 
@@ -161,7 +161,7 @@ class _Latest:
     def get(self, key: str) -> Mapping[str, Any]:
         found = self._found.get(key)
         if found is None or not found.get(""):
-            found = dict(self._look_up(key) or {}) | (found or {}) | {"": True}  # marks that it was looked up
+            found = dict(self._look_up(key) or {}) | (found or {}) | {"": True}  # marks an id that was looked up
         self._keep(key, found)
         return found
 
@@ -183,11 +183,11 @@ def _fill(fields: dict[str, Any], found: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """The selection of records. An empty field accepts all.
+    """The selection of records. An empty field accepts all records.
 
     Attributes:
         kinds: kinds, or their part before the dot.
-        agent, task, thread, channel, turn: the subject of the records; a task by its name or id.
+        agent, task, thread, channel, turn: the subject of the records; a task is given by its name or id.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -209,7 +209,7 @@ class Filter:
 
 
 def linked(record: Record, ids: frozenset[str]) -> frozenset[str]:
-    """Return the ids that a record links to `ids`, including these. Empty if the record names none of them."""
+    """Return the ids that a record links to `ids`, and `ids` themselves. Empty if the record names none of them."""
     names = (*_LINKS, *(name for name, kinds in _ALSO.items() if record.kind.startswith(kinds)))
     own = frozenset(str(record.fields[name]) for name in names if record.fields.get(name))
     subjects = frozenset(str(record.fields.get("subject") or "").split(", ")) if record.kind in _ACTS else own

@@ -1,4 +1,4 @@
-"""The sentence for each record of the timeline: who did what to which thing; pure.
+"""The sentence for each record of the timeline; pure.
 
 A part in brackets is left out if one of its fields is empty. A field whose name ends in `_at` is an instant.
 """
@@ -30,9 +30,9 @@ SENTENCES = {
     "task.disabled": "the task runner {disabled} task {task}[: {reason}].",
     "task.deleted": "the task runner deleted task {task}.",
     "task.restored": "the task runner restored the deleted task {task}.",
-    "task.done": "the task runner ended task {task}: it has no time to fire left[; {reason}].",
+    "task.done": "the task runner ended task {task}: no scheduled time is left[; {reason}].",
     "task.expired": "the task runner ended task {task}: its end date is over.",
-    "task.quarantined": "the task runner set task {task} aside, because it cannot be planned: {reason}.",
+    "task.quarantined": "the task runner quarantined task {task}, because it cannot be planned: {reason}.",
     "task.armed": "the task runner set the next wake-up of task {task} to {wake_at}[: {reason}].",
     "cursor.moved": "the task runner finished planning task {task} up to {to_at}.",
     "clock.stepped_back": "the task runner noticed that the machine's clock was set back; task {task} was planned "
@@ -44,14 +44,14 @@ SENTENCES = {
     "turns.pruned": "the agent runtime removed {turns} old turns, and {others} old outcomes and handoffs.",
     "logs.pruned": "the watchdog removed old trails: {removed}; and cut large logs: {cut}.",
     "audit.unsigned": "{process} could not sign the records: {error}.",
-    "audit.changed": "{process} found that {what} is not as this machine has seen it: the records were changed, "
+    "audit.changed": "{process} found that {what} differs from what this machine has seen: the records were changed, "
     "or the database was restored.",
     "database.lost": "{process} found that the database lost commits between {since} and {to}: another server took "
     "over ({before}, now {now}), and at least {records} signed records are missing.",
     "database.moved": "{process} found that another server of the database took over ({before}, now {now}). "
     "No signed record is missing.",
     # Task runner: fires.
-    "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}"
+    "fire.committed": f"the task runner recorded {_OF_TASK}, due {{due_at}}"
     "[; that was {late} late, and its catch-up policy is {policy}]"
     "[; it stands for {more} scheduled times, from {first_nominal_at} to {last_nominal_at}].",
     "fire.skipped": "the task runner did not fire task {task} for {count} scheduled time(s) from {first_nominal_at} to "
@@ -71,7 +71,8 @@ SENTENCES = {
     "fire.settled": f"the task runner recorded that {_OF_TASK} ended as {{outcome}}[: {{reason}}]"
     "[; it is part of fire {into}].",
     "fire.due": f"{_OF_TASK} is due, and the task runner waits for its store.",
-    "fire.answered": f"the agent runtime answered {_OF_TASK}; the task runner waits for its store to write that down.",
+    "fire.answered": f"the agent runtime answered {_OF_TASK}; the task runner waits for its store to record the "
+    "answer.",
     "fire.heard": f"the agent runtime said that the turn of {_OF_TASK} is now {{state}}; the task runner waits for its "
     "store to write that down.",
     "event.heard": "the task runner heard of the event {name}[ in turn {turn_id}], and waits for its store.",
@@ -93,12 +94,12 @@ SENTENCES = {
     "message.accepted": "the agent runtime accepted a message for thread {thread_id}; its turn is {turn_id}.",
     "message.kept": "the agent runtime keeps a message until thread {thread_id} is released.",
     "envelope.received": "{agent} received an envelope of kind {kind} from {from}[ for thread {thread}].",
-    "envelope.quarantined": "the agent runtime set the envelope {name} of {agent} aside: {reason}.",
+    "envelope.quarantined": "the agent runtime quarantined the envelope {name} of {agent}: {reason}.",
     "envelope.stuck": "the agent runtime could not handle the envelope {name} of {agent}, and tries again: {reason}.",
     # Agent runtime: turns and approvals.
     "turn.started": "the agent runtime {begins} " + _TURN + "[ for fire {fire_id}].",
     "turn.waits": "turn {turn_id} is about to {begin}, and the agent runtime waits for its store.",
-    "turn.ran": "the graph of " + _TURN + " stopped ({state}), and its store has not taken that in yet.",
+    "turn.ran": "the graph of " + _TURN + " stopped ({state}), and its store has not recorded that yet.",
     "turn.stopped": "the agent runtime recorded that " + _TURN + " {ended}.",
     "turn.held": "the agent runtime holds fire {fire_id}[ of task {task}]: a question on thread {thread_id} is open.",
     "turn.released": "the agent runtime released " + _TURN + ": the question on its thread is settled.",
@@ -126,20 +127,20 @@ SENTENCES = {
     "deviation.resolved": "the author closed the deviation {deviation_id} of page {page_id}: {lifecycle}.",
     "attachment.put": "the author attached a file of {size} bytes to page {page_id}.",
     "outbox.accepted": "the agent runtime took a {kind} from the outbox of {agent}[; its turn is {turn_id}].",
-    "outbox.refused": "the agent runtime refused what {agent} put into its outbox ({name}): {reason}.",
+    "outbox.refused": "the agent runtime refused a file that {agent} put into its outbox ({name}): {reason}.",
     "store.unreachable": "the agent runtime could not reach its database, and tries again: {reason}.",
     "lease.lost": "the agent runtime no longer owns thread {thread_id}, and stops its work on it: {reason}.",
     "lease.trouble": "the agent runtime could not renew its right to its threads, and tries again: {reason}.",
     "delivery.done": "{target} took the delivery {key} ({about})[ of fire {fire_id}].",
     "delivery.failed": "{target} did not take the delivery {key}, which is tried again: {reason}.",
     "delivery.given_up": "the delivery {key} to {target} was given up: {reason}.",
-    "delivery.not_following": "delivery cannot read what turns do, and tries again: {reason}.",
+    "delivery.not_following": "delivery cannot read the turn events, and tries again: {reason}.",
     "peers.paired": "peers paired with {peer} ({address}).",
     "peers.received": "peers took a message from the first agent of {peer}.",
     "peers.reachable": "peers reached the home of {peer}.",
     "peers.unreachable": "peers could not reach the home of {peer}, and tries again: {reason}.",
     "peers.refused": "peers refused {count} connection(s); the last: {reason}.",
-    "peers.undeliverable": "peers set a message to {peer} aside, which can never be delivered: {reason}.",
+    "peers.undeliverable": "peers quarantined a message to {peer}, which can never be delivered: {reason}.",
     "peers.not_delivering": "peers could not deliver to {peer}, and tries again: {reason}.",
     "peers.unreadable": "peers could not read its list of peers, and tries again: {reason}.",
     "ack.received": "{agent} got a receipt from {sender}.",
@@ -156,7 +157,7 @@ SENTENCES = {
     "approvals.trouble": "the agent runtime could not remind the author or end a question, and tries again: {reason}.",
     "handoff.waits": "the supervisor could not deliver a handoff, and tries again: {reason}.",
     "memory.embedding_failed": "the agent runtime could not index {entries} memory entries: {error}.",
-    "run.repaired": "{process} restored what had been removed: {what}.",
+    "run.repaired": "{process} restored files that had been removed: {what}.",
     "run.unreachable": "{process} could not restore its socket, lock or pid file: {reason}.",
     "metrics.unserved": "{process} could not serve metrics at {where}: {reason}.",
     # Processes.
@@ -263,7 +264,7 @@ def _texts(record: Record, show: Callable[[datetime], str]) -> dict[str, str]:
 
 
 def _late(record: Record, due_at: str) -> str:
-    """Return how late a fire was written, if the delay is worth a mention."""
+    """Return how late a fire was recorded, if the delay is significant."""
     with suppress(ValueError):
         late = datetime.fromtimestamp(record.at_us / 1e6, UTC) - parse_rfc3339(due_at)
         return format_rough(late.total_seconds()) if late > _LATE else ""

@@ -1,6 +1,6 @@
-"""Reads the sources of the timeline: trails, receipts, stores, markers, restart statuses. Changes nothing.
+"""Reads the sources of the timeline: trails, receipts, stores, markers and restart statuses. Changes nothing.
 
-A source that cannot be read, wholly or in part, is named in :attr:`Sources.skipped` with the reason.
+If a source cannot be read completely, :attr:`Sources.skipped` names it with the reason.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Sources:
         return [*self.trails(wanted), *self.stores.read(wanted), self._markers(wanted), self.restarts(wanted)]
 
     def news(self, wanted: Wanted) -> list[Iterator[Record]]:
-        """Return the records of the trails or, if machines share a database, its records of all machines."""
+        """Return the records of the trails or, if machines share a database, the database's records of all machines."""
         if not shared_url(self._home):
             return self.trails(wanted)
         self.stores.renew()
@@ -52,9 +52,9 @@ class Sources:
     def trails(
         self, wanted: Wanted, names: tuple[str, ...] = ("",), *, newest_first: bool = False
     ) -> list[Iterator[Record]]:
-        """Return the trail of each process, and the receipts of envelopes; with `newest_first`, the newest day first.
+        """Return the trail of each process, and the receipts of envelopes.
 
-        Read only files whose names begin with one of `names`.
+        With `newest_first`, begin with the newest day. Read only files whose names begin with one of `names`.
         """
         streams: dict[str, list[Path]] = {}
         for path in sorted(self._home.logs.glob("*.jsonl")):
@@ -101,7 +101,7 @@ class Sources:
         yield from _in_order(found, wanted)
 
     def restarts(self, wanted: Wanted) -> Iterator[Record]:
-        """Return the newest phase of each start, and why a start failed."""
+        """Return the newest phase of each start, and the reason if a start failed."""
         found = []
         for path in markers.found(self._home, markers.STATUS):
             says = markers.read_marker(path)
@@ -137,12 +137,12 @@ def whole_lines(file: Any) -> Iterator[bytes]:
 
 
 def read_line(line: bytes, source: str) -> Record | None:
-    """Return the record in a line of a trail. None if the line holds none."""
+    """Return the record in a line of a trail. Return None if the line contains no record."""
     try:
         said = orjson.loads(line)
     except orjson.JSONDecodeError:
         try:
-            said = json.loads(line)  # it accepts long integers and lone surrogates
+            said = json.loads(line)  # this parser accepts long integers and lone surrogates
         except (ValueError, RecursionError):
             return None
     at_us = _instant(said.get("at")) if isinstance(said, dict) else None

@@ -1,7 +1,7 @@
-"""The history in the stores of a home: the ledger of fires, turns, approvals, tool calls, deliveries.
+"""The history in the stores of a home: the ledger of fires, turns, approvals, tool calls and deliveries.
 
-A store is read as of the first query, on a separate read-only connection that does not wait for a process that has
-locked the file. If several machines share a database, it holds the history of all of them.
+A store is read in its state at the first query, on a separate read-only connection that does not wait for a process
+that has locked the file. If several machines share a database, it contains the history of all of them.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ from turnkeeper.storage.sqlite_files import reader
 from turnkeeper.times import from_us, rfc3339, to_us
 
 FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
-_SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both schemas
+_SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here exists in both schemas
 _CHANNELS = (handover.OUTCOMES, handover.TASKS, handover.NEWS)
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at"
-WAIT_S = 0.25  # for a store that another process has locked
+WAIT_S = 0.25  # seconds to wait for a store that another process has locked
 _OWN = frozenset({"at", "kind"})
 
 
@@ -39,7 +39,7 @@ class Wanted:
 
     Attributes:
         since_us, until_us: microseconds since 1970, both ends included.
-        ids: only records that name one of these; empty for all.
+        ids: only records that name one of these ids; empty for all records.
     """
 
     since_us: int
@@ -80,7 +80,7 @@ class Stores:
         )
 
     def renew(self) -> None:
-        """Take new snapshots at the next read. Keep the connection to a server, unless it was lost."""
+        """Take new snapshots at the next read. Keep the connection to a server, unless it is lost."""
         if self._shared is not None and self.is_whole:
             with contextlib.suppress(Unreachable):
                 self._shared.renew()
@@ -130,13 +130,13 @@ class Stores:
             self._skipped[path.name] = f"cannot be read: {error}"
 
     def _ask(self, store: Any, query: str, *values: Any) -> Iterator[Any]:
-        """Run a query whose parameters are $1, $2 and so on, which both databases understand."""
+        """Run a query with the parameters $1, $2 and so on, which both databases understand."""
         is_file = isinstance(store, sqlite3.Connection)
         rows = store.execute(query, {str(at): value for at, value in enumerate(values, 1)} if is_file else values)
         return iter(rows)
 
     def _within(self, query: str, key: str, wanted: Wanted) -> tuple[Any, ...]:
-        """Return the query of the records in a range, and its values. Only a list of ids depends on the database."""
+        """Return the query for the records in a range, and its values. Only a list of ids depends on the database."""
         named, values = "WHERE at BETWEEN $1 AND $2", list[Any]([wanted.since_us, wanted.until_us])
         if wanted.ids:
             is_file, ids = self._shared is None, sorted(wanted.ids)
@@ -146,7 +146,7 @@ class Stores:
         return f"SELECT * FROM ({query}) AS told {named} ORDER BY at", *values  # noqa: S608  none of it is from outside
 
     def _store(self, path: Path) -> Any:
-        """Open a store for reading, as it is now. Return None if the store cannot be read or is missing."""
+        """Open a store for reading, in its present state. Return None if the store cannot be read or is missing."""
         if path not in self._open and path.name not in self._skipped:
             try:
                 if url := shared_url(self._home):
@@ -161,7 +161,7 @@ class Stores:
         return self._open.get(path)
 
     def _look_up(self, path: Path, query: str, key: str) -> dict[str, Any] | None:
-        """Return one row by an id; None if there is none, or the store cannot be read."""
+        """Return a row by an id. None if there is none, or if the store cannot be read."""
         store = self._store(path)
         with contextlib.suppress(sqlite3.Error, TurnkeeperError):
             return next(map(dict, self._ask(store, query, key)), None) if store is not None else None
@@ -198,7 +198,7 @@ def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _each(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row; for a message with tool calls, one for each call."""
+    """Yield a row or, for a message with tool calls, one row for each call."""
     if (calls := row.pop("tool_calls_json", None)) is None:
         yield row
     for call in json.loads(calls or "[]"):
@@ -212,12 +212,12 @@ _KINDS = {
     "interrupt": ("raised", "resolved", "expired", "reminded", "escalated"),
     "tool": ("called",),
 }
-# Kinds of records: a trail holds those of its own process, and a shared store those of all processes.
+# Kinds of records: a trail contains those of its own process, and a shared store those of all processes.
 TOLD = frozenset(f"{subject}.{what}" for subject, kinds in _KINDS.items() for what in kinds)
 _TURN = "SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = $1"
 _QUESTION = "SELECT turn_id FROM interrupts WHERE interrupt_id = $1"
 _TASK = "SELECT name AS task, channel, definition FROM tasks WHERE id = $1"
-# Each query with the ids that find its rows, indexed if the table is large.
+# Each query with the ids that find its rows. The ids have an index if the table is large.
 _MOMENTS = (
     ("fired_us", "fire.sent", ""),
     ("accepted_us", "fire.accepted", ""),

@@ -1,4 +1,4 @@
-"""The timeline: what happened in the home, from every source, in order of time."""
+"""The timeline: the events of the home, from every source, in order of time."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -8,7 +8,7 @@ SURFACE = Surface(
     commands={
         "events": Later(
             "turnkeeper.constellation.timeline.commands:events",
-            "Print what happened in the home, in order of time, as every process, store and marker tells it.",
+            "Print what happened in the home, in order of time, from every process, store and marker.",
             Panel.LOOK,
         ),
     },

@@ -1,8 +1,8 @@
-"""Backup: a copy of a home, taken while the daemons run, in which nothing is lost or doubled.
+"""Backup: a copy of a home that is taken while the daemons run, and in which nothing is lost or doubled.
 
 The parts are copied in this order: the runner's store, the bus, then the runtime's two stores at one instant. So a fire
-that the runner counts as accepted is in the bus's copy, or its key is in the runtime's. A fire that only the runtime
-knows is sent again and recognised as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
+that the runner counts as accepted is in the copy of the bus, or its key is in the runtime's copy. A fire that only the
+runtime knows is sent again and recognised as a duplicate. Each store is copied from a snapshot by SQLite.
 
 Restore: a backup becomes the home. No process may run on the home, and the earlier home is moved aside, not removed.
 """
@@ -61,11 +61,11 @@ _NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     """Copy the home into `target`, which must be empty or missing. Return the manifest.
 
-    The copy is complete once `target` exists: the backup is made in a folder beside `target`, then renamed.
+    The copy is complete as soon as `target` exists, because the backup is made beside `target` and then renamed.
 
     Raises:
         Conflict: `target` is not empty.
-        Corrupt: a store's copy does not read back whole.
+        Corrupt: the copy of a store cannot be read completely.
     """
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise Conflict("exists already", where=str(target), hint="name a new directory")
@@ -74,7 +74,8 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     try:
         copy = Home(root=fresh)
         (fresh / "state").mkdir(mode=0o700)
-        # A key is removed once no envelope that it sealed is left. The lock delays that until keys and bus are copied.
+        # A key is removed when no envelope is left that it sealed. The lock delays this until the keys and the bus are
+        # copied.
         with KeyFile(home).locked(shared=True) if home.keys.is_dir() else nullcontext():
             _copy_files(home, fresh)
             _copy_stores(home, copy, home.schedules_db)
@@ -103,9 +104,10 @@ def _make_folder(folder: Path, *, exist_ok: bool = False) -> None:
 
 
 def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
-    """Make a backup in `folder`, named by its time, and remove all but the newest `keep` backups. Return the backup.
+    """Make a backup in `folder` with the time as its name, and remove all backups except the newest `keep`.
 
-    Keep every entry that has another form of name or no manifest. Raises as :func:`back_up` does.
+    Return the backup. Keep entries with a name of a different form or without a manifest. Raises the same errors as
+    :func:`back_up`.
     """
     _make_folder(folder, exist_ok=True)
     target = folder / at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -117,12 +119,12 @@ def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
 
 
 def check_backup(source: Path) -> dict[str, Any]:
-    """Return a backup's manifest if every file in it is unchanged.
+    """Return the manifest of a backup if every file in the backup is unchanged.
 
     Raises:
-        InvalidInput: it is not a backup, or is of a newer version.
-        Conflict: a store in it is of a newer version.
-        Corrupt: a file is missing, added or changed, or a store does not read back whole.
+        InvalidInput: it is not a backup, or was made by a newer version.
+        Conflict: a store in it was written by a newer version.
+        Corrupt: a file is missing, added or changed, or a store cannot be read completely.
     """
     try:
         manifest = json.loads((source / MANIFEST).read_bytes())
@@ -146,7 +148,7 @@ def check_backup(source: Path) -> dict[str, Any]:
 
 
 def _refuse_unread(trouble: TurnkeeperError | None, *, hint: str) -> None:
-    """Raise the fault of a store: Corrupt with a hint if it is damaged, or the machine's trouble."""
+    """Raise the fault of a store: Corrupt with a hint if the store is damaged, or the machine trouble."""
     if isinstance(trouble, Corrupt):
         raise Corrupt(trouble.what, where=trouble.where, hint=hint)
     if trouble is not None:
@@ -162,7 +164,7 @@ def _copy_stores(home: Home, copy: Home, *paths: Path) -> None:
 
 
 def _copy_bus(home: Home, fresh: Path) -> None:
-    """Copy every envelope once, from its last folder: the folders are read in the order of its moves."""
+    """Copy every envelope once, from its last folder. Read the folders in the order in which an envelope moves."""
     agents = home.root / "channels" / "agent"
     for agent in sorted(agents.iterdir()) if agents.is_dir() else ():
         target = fresh / "channels" / "agent" / agent.name
@@ -183,7 +185,7 @@ def _copy_files(home: Home, fresh: Path) -> None:
         _copy_file(home.root / name, fresh / name)
     for tree in _TREES:
         root = home.root / tree
-        # By default, `os.walk` silently skips an unreadable folder.
+        # By default, `os.walk` silently skips a folder that it cannot read.
         for folder, _, names in os.walk(root, onerror=_raise) if root.is_dir() and not root.is_symlink() else ():
             place = fresh / Path(folder).relative_to(home.root)
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -210,7 +212,7 @@ def _copy_file(source: Path, target: Path) -> bool:
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file under a folder, by relative name. `link` for a link."""
+    """Return the SHA-256 of every file in a folder, by relative name. Return `link` for a link."""
     files = (path for path in root.rglob("*") if path.is_file() or path.is_symlink())
     names = {str(path.relative_to(root)): path for path in files}
     return {name: _digest(path) for name, path in sorted(names.items()) if name != MANIFEST}
@@ -224,7 +226,7 @@ def _digest(path: Path) -> str:
 
 
 def _settle_tree(root: Path) -> None:
-    """Sync every file and folder, and make them readable by the owner alone."""
+    """Sync every file and folder, and make them readable only by the owner."""
     for folder, _, names in os.walk(root, onerror=_raise):
         for path, mode in (*((Path(folder) / name, 0o600) for name in names), (Path(folder), 0o700)):
             path.chmod(mode)
@@ -243,7 +245,7 @@ def restore(home: Home, source: Path, at: datetime) -> Path | None:
 
     Raises:
         Conflict: a process runs on the home.
-        InvalidInput, Corrupt: as :func:`check_backup`; nothing was changed.
+        InvalidInput, Corrupt: as for :func:`check_backup`; nothing was changed.
     """
     manifest = check_backup(source)
     fresh = home.root.with_name(f".{home.root.name}.restoring-{os.getpid()}")
@@ -272,7 +274,7 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
     with ExitStack() as held:
         if home.run.is_dir():
             for daemon in (SUPERVISOR, *EVERY):
-                held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict if a process runs
+                held.enter_context(ProcessLock(home, daemon.name))  # this raises Conflict if a process runs
         home.root.rename(aside)
         fresh.rename(home.root)
     for daemon in (SUPERVISOR, *EVERY):
@@ -282,10 +284,10 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
 
 
 def go_on_without(home: Home, store: str) -> str:
-    """Let the next start use a store as it is, or a new one. Return the accepted fault. Raises Conflict."""
+    """Let the next start use a store with its fault, or a new store. Return the accepted fault. Raises Conflict."""
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
-            held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict if a process runs
+            held.enter_context(ProcessLock(home, daemon.name))  # this raises Conflict if a process runs
         found = identity.accept(home, store)
         if store == home.agent_db.name:
             _renew(home)
@@ -293,7 +295,7 @@ def go_on_without(home: Home, store: str) -> str:
 
 
 def _renew(home: Home) -> None:
-    """Let the runtime draw a new incarnation at its next start."""
+    """Let the runtime make a new incarnation at its next start."""
     with ExitStack() as opened:
         store = opened.enter_context(sqlite_files.reading(home.agent_db)) if home.agent_db.exists() else None
         is_ours = store is not None and sqlite_files.has_table(store, "meta")

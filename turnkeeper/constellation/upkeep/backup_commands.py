@@ -64,16 +64,16 @@ def restore(
         str, typer.Option(help="Accept the loss: start with this store as it is, or with a new one.", metavar="STORE")
     ] = "",
 ) -> None:
-    """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.
+    """Restore a backup as the home. The command is refused while a process runs.
 
-    Before anything changes, every file is compared with the backup's manifest and every store is read completely.
-    Nothing runs on the restored home until `turnkeeper up --takeover`.
+    The present home is moved aside, not removed. Before anything changes, every file is compared with the backup's
+    manifest and every store is read completely. Nothing runs on the restored home until `turnkeeper up --takeover`.
 
-    With --mark, and without DIR: once, on one machine, after a shared database was restored to an earlier time, and
-    before anything is started. Refused while any machine uses it.
+    With --mark and without DIR: run it once, on one machine, after a shared database was restored to an earlier time
+    and before anything is started. This is refused while any machine uses the database.
 
-    With --lost, and without DIR: the next start uses schedules.db, agent.db or checkpoints.db as it is in the home's
-    state folder, or a new one if none is there. A record in the home's history names the loss.
+    With --lost and without DIR: the next start uses schedules.db, agent.db or checkpoints.db as it is in the home's
+    state folder, or a new one if it is missing. A record in the home's history names the loss.
 
     Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up --takeover
     """
@@ -103,7 +103,6 @@ def _mark_restored(place: Home, folder: Path | None, *, mark: bool) -> None:
 
 
 def _go_on_without(place: Home, store: str, *, alone: bool) -> None:
-    """Accept the loss of a store's content."""
     if not alone:
         raise InvalidInput("is for a home without a backup", where="--lost", hint="give neither a directory nor --mark")
     place.check()

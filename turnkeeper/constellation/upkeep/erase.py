@@ -1,8 +1,8 @@
-"""Erasing a person's texts from a home on which no process runs: texts are found, then overwritten in place.
+"""Erasing a person's texts from a home on which no process runs: find the texts, then overwrite them in place.
 
 Every byte of the text becomes an asterisk, so that its container (JSON, a checkpoint, a frozen request, a line of a
 trail) can still be read. Ids, names, times, counts and hashes stay. Before anything is overwritten, the chains record
-which hashes no longer match, so `turnkeeper audit verify` passes.
+which hashes no longer match, so that `turnkeeper audit verify` still passes.
 """
 
 import json
@@ -23,12 +23,12 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.storage import chain, sqlite_files
 from turnkeeper.storage.locking import ProcessLock
 
-SHORTEST = 3  # fewest characters of a search term
-_SHORTEST_ELSEWHERE = 12  # fewest characters of a turn's text that is searched for outside that turn
+SHORTEST = 3  # the fewest characters of a search term
+_SHORTEST_ELSEWHERE = 12  # the fewest characters of a turn's text that is also searched for outside that turn
 _OWN = frozenset({"config.toml", ".env", "peers.toml", "categories", "tasks", "workspace"})  # the author wrote them
 _LEFT = frozenset({"keys", "run"})
 _WAITING = frozenset({"inbox", "claimed", "outbox", "taken"})
-# Columns that hold texts of people, models or tools; all others hold names, ids, states and numbers.
+# Columns with texts of people, models or tools. All other columns contain names, ids, states and numbers.
 TEXTS: Mapping[str, Collection[str]] = {
     "turns": (
         "prompt",
@@ -68,7 +68,7 @@ PAGES: Mapping[str, Collection[str]] = {
     "deviations": ("says", "found", "source", "why", "note"),
     "attachments": ("name", "data"),
 }
-# The columns whose hash is in a record: the record's kind, the column with the name of its row, the field.
+# The columns with a hash in a record: the record's kind, the column with the name of its row, and the field.
 _HASHED = {
     ("fires", "reason"): ("fire", "fire_id", "reason_hash"),
     ("interrupts", "edited_json"): ("decision", "interrupt_id", "edited_hash"),
@@ -83,11 +83,11 @@ _EMPTY = dict.fromkeys(("args_json", "result_json", "data_json", "metadata_json"
 
 
 def _written(character: str) -> Iterator[bytes]:
-    """Yield patterns for the forms of a character in a file: plain, or as JSON escapes it, also in nested JSON."""
+    """Yield patterns for the forms of a character in a file: plain, or as an escape of JSON or of nested JSON."""
     yield (rb"\\*" if character in '"\\/' else b"") + re.escape(character.encode())
     if character in "\n\t\r\b\f":
         yield rb"\\+" + json.dumps(character)[2].encode()
-    elif not " " <= character <= "~" or character in "<{":  # a file in a prompt has no plain < and no {{
+    elif not " " <= character <= "~" or character in "<{":  # a file in a prompt contains no plain < and no {{
         units = character.encode("utf-16-be").hex()
         yield b"".join(rb"\\+u(?i:%s)" % units[at : at + 4].encode() for at in range(0, len(units), 4))
 
@@ -100,7 +100,7 @@ def pattern(text: str) -> "re.Pattern[bytes]":
     """
     found = []
     for character in text:
-        forms = (character, character.lower(), character.upper())  # a form may have several characters
+        forms = (character, character.lower(), character.upper())  # a form can have several characters
         ways = dict.fromkeys(way for form in forms for way in _written(form if len(form) == 1 else character))
         found.append(b"(?:" + b"|".join(ways) + b")")
     return re.compile(b"".join(found))
@@ -113,14 +113,13 @@ class Mask:
     patterns: tuple["re.Pattern[bytes]", ...]
 
     def of_bytes(self, data: bytes) -> bytes | None:
-        """Return the data with asterisks for each byte of these texts. None if the data holds none of the texts."""
+        """Return the data with an asterisk for each byte of these texts. None if the data holds none of the texts."""
         masked = data
         for each in self.patterns:
             masked = each.sub(lambda found: b"*" * len(found[0]), masked)
         return None if masked == data else masked
 
     def of(self, value: str | bytes) -> str | bytes | None:
-        """Return text or bytes with asterisks, as :meth:`of_bytes` does."""
         if isinstance(value, bytes):
             return self.of_bytes(value)
         masked = self.of_bytes(value.encode("utf-8", "surrogatepass"))
@@ -129,11 +128,11 @@ class Mask:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The turns to empty.
+    """The turns from which texts are erased.
 
     Attributes:
-        turns: their ids.
-        threads: ids of threads that have no other turns; their checkpoints are deleted.
+        turns: the ids of the turns.
+        threads: the ids of threads that have no other turns; their checkpoints are deleted.
         texts: the texts of these turns.
     """
 
@@ -148,9 +147,9 @@ class Found:
 
     Attributes:
         counts: the number of places, by table or folder.
-        stays: the places that stay, with the reason.
+        stays: the places that are not overwritten, with the reason.
         blocked: the work that must end first.
-        erased: the hashes that no longer match, by store: kind, name and field of records.
+        erased: the hashes that no longer match, by store: the kind, name and field of records.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -163,7 +162,7 @@ class Found:
 
 
 class Eraser:
-    """The eraser of one home. No process may run on the home while this is entered."""
+    """The eraser of one home. No process can run on the home during the `with` block."""
 
     def __init__(self, home: Home, *, pages: bool) -> None:
         """Take the home. With `pages`, also erase from pages: history, proposals, deviations and attachments."""
@@ -175,7 +174,7 @@ class Eraser:
         self._open_threads: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
-        """Keep processes from starting. Raises Conflict if one runs."""
+        """Prevent the start of processes. Raises Conflict if one is running."""
         with ExitStack() as held:
             for process in (SUPERVISOR, *EVERY):
                 held.enter_context(ProcessLock(self._home, process.name))
@@ -215,14 +214,14 @@ class Eraser:
         return Chosen(turns=turns, threads=frozenset(thread for _, thread in rows) - others, texts=frozenset(texts))
 
     def prompts(self, task: str) -> Iterator[str]:
-        """Yield the prompts of a task, also of a deleted one."""
+        """Yield the prompts of a task, even of a deleted one."""
         with sqlite_files.reading(self._home.schedules_db) as store:
             query = "SELECT definition FROM tasks WHERE ? IN (name, id)"
             for (definition,) in store.execute(query, [task]):
                 yield from _texts(str(json.loads(definition).get("prompt", "")))
 
     def find(self, mask: Mask, chosen: Chosen) -> Found:
-        """Search the home, and change nothing."""
+        """Search the home. Change nothing."""
         found = Found()
         for path in self._stores:
             with sqlite_files.reading(path) as store:
@@ -261,7 +260,7 @@ class Eraser:
     def _judge(
         self, path: Path, cell: sqlite_files.Cell, mask: Mask, chosen: Chosen, found: Found
     ) -> str | bytes | None:
-        """Return the new value of a cell; None if the value stays."""
+        """Return the new value of a cell, or None if the value stays."""
         texts = {**TEXTS, **PAGES} if self._pages else TEXTS
         is_text = cell.column in texts.get(cell.table, ())
         said_in = cell.row.get("turn_id") in chosen.turns and cell.table not in {"writes", *PAGES}
@@ -316,7 +315,7 @@ class Eraser:
 
 
 def _texts(value: str) -> Iterator[str]:
-    """Yield the texts of a value, which may be JSON, that are long enough to search for elsewhere."""
+    """Yield the texts in a value, which may be JSON. Leave out texts that are too short to search for elsewhere."""
     try:
         known = json.loads(value) if value[:1] in '[{"' else value
     except ValueError:
@@ -333,7 +332,7 @@ def _texts(value: str) -> Iterator[str]:
 
 
 def _files(home: Home) -> Iterator[Path]:
-    """Yield the files that may hold texts: all but stores, keys, sockets and locks."""
+    """Yield the files that may contain texts: all except stores, keys, sockets and locks."""
     for path in sorted(home.root.rglob("*")):
         inside = path.relative_to(home.root).parts
         own = path.parent == home.agent_db.parent and ".db" in path.name
@@ -351,7 +350,7 @@ def mask_of(terms: Iterable[str], compiled: Callable[[str], "re.Pattern[bytes]"]
 
 
 def holds(home: Home, mask: Mask) -> list[str]:
-    """Return the files of the home that hold one of the texts as bytes."""
+    """Return the files of the home that contain one of the texts as bytes."""
     return [
         str(path.relative_to(home.root))
         for path in sorted(home.root.rglob("*"))

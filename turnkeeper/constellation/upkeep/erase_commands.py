@@ -14,7 +14,7 @@ from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput
 
 
 def erase(
-    text: Annotated[list[str] | None, typer.Option(help="Every place that holds this. Repeatable.")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="Every place that contains this text. Repeatable.")] = None,
     channel: Annotated[str, typer.Option(help="All turns of this channel.")] = "",
     thread: Annotated[str, typer.Option(help="All turns of this thread.")] = "",
     task: Annotated[str, typer.Option(help="All turns of this task, by its name or id.")] = "",
@@ -23,12 +23,12 @@ def erase(
     dry_run: Annotated[bool, typer.Option(help="Print the places, and change nothing.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Overwrite a person's texts wherever the home keeps them; the history still verifies.
+    """Overwrite a person's texts wherever the home keeps them. The history can still be verified.
 
-    In conversations, checkpoints, envelopes, trails, logs, memory and arguments of tools, permanently. Nothing may run
-    on the home: turnkeeper down first. The texts of a turn are also searched for outside it; --text ignores case. Ids,
-    names, times and hashes stay. Copies elsewhere, such as backups, are not reached. Exit code 1 means that the home
-    still holds some of the texts; the places are printed.
+    The command permanently overwrites them in conversations, checkpoints, envelopes, trails, logs, memory and arguments
+    of tools. Nothing may run on the home: turnkeeper down first. The texts of a turn are also searched for outside it;
+    --text ignores case. Ids, names, times and hashes stay. Copies in other places, such as backups, are not changed.
+    Exit code 1 means that the home still contains some of the texts. The places are printed.
 
     Example: turnkeeper erase --text "Anna Schmidt" --dry-run
     """

@@ -1,10 +1,10 @@
-"""`turnkeeper migrate`: the content of a home's files moves into a database that several machines may share.
+"""`turnkeeper migrate`: moves the content of a home's files into a database that several machines can share.
 
-All of it moves in one transaction, or none. Each table is counted on both sides before the commit. The files do not
-change; the settings then name the database, so that no daemon continues with the files. If the settings no longer name
-it, a marker requires a takeover first.
+All of the content is moved in one transaction, or none. Each table is counted on both sides before the commit. The
+files do not change. Afterwards the settings name the database, so that no daemon continues with the files. If the
+settings no longer name the database, a marker requires a takeover first.
 
-The module also has `turnkeeper restore --mark`, for such a database that was restored to an earlier time, and
+The module also contains `turnkeeper restore --mark`, for a database that was restored to an earlier time, and
 `turnkeeper forget`, which removes a machine that will not return.
 """
 
@@ -43,7 +43,8 @@ from turnkeeper.times import from_us, rfc3339
 _NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads", "audit_chains", "audit_records"})
 _AT_ONCE = 1000
 _SECTION = re.compile(r"^\[store\].*$", re.MULTILINE)
-# Mark the turn events that the runner has read. Unanswered fires: accept those that the runtime has, resend the others.
+# Mark the turn events that the runner has read. Unanswered fires: accept those that the runtime has, and resend the
+# others.
 _SETTLED = (
     """UPDATE runtime.turn_events SET taken =
         sequence <= coalesce((SELECT sequence FROM runner.follow WHERE peer = 'agent-runtime'), 0)""",
@@ -66,9 +67,9 @@ def migrate(
 ) -> None:
     """Move the home's data from files into a PostgreSQL database that several machines may share.
 
-    The files stay. Refused while anything runs on the home, and if the database already holds tasks or turns.
-    Afterwards the home's config.toml names the database. Put a password into PGPASSWORD, in the environment or the
-    home's .env, or into ~/.pgpass.
+    The files stay. The command is refused while anything runs on the home, and if the database already contains tasks
+    or turns. Afterwards the home's config.toml names the database. Put a password into PGPASSWORD, in the environment
+    or the home's .env, or into ~/.pgpass.
 
     Example: turnkeeper down && turnkeeper migrate --to postgresql://turnkeeper@db.example.org/turnkeeper
     """
@@ -105,10 +106,10 @@ def _checked(place: Home, url: str) -> str:
 
 
 def move_into(place: Home, url: str) -> dict[str, int]:
-    """Copy the home's stores and envelopes, and set the database in its settings. Return row counts by table."""
+    """Copy the home's stores and envelopes, and write the database into its settings. Return row counts by table."""
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
-            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict if a process runs
+            held.enter_context(ProcessLock(place, daemon.name))  # this raises Conflict if a process runs
         for agent in _in_terminals(place):
             held.enter_context(ReaderLock(place.inbox(agent), "migrate"))
         _check_current(place)
@@ -118,7 +119,7 @@ def move_into(place: Home, url: str) -> dict[str, int]:
             held.callback(stores[-1].close)
         counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
         says = {"to": shown(url), "at": rfc3339(SystemClock().now())}
-        markers.write_marker(markers.MIGRATED.at(place), says)  # before the settings: the database is complete
+        markers.write_marker(markers.MIGRATED.at(place), says)  # before the settings change: the database is complete
         said = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
         begun = said if _SECTION.search(said) else f"{said}\n[store]\n"
         replace_whole(place.config, _SECTION.sub(lambda found: f'{found[0]}\nurl = "{url}"', begun, count=1).encode())
@@ -128,8 +129,9 @@ def move_into(place: Home, url: str) -> dict[str, int]:
 def mark_restored(place: Home) -> str:
     """Mark the home's shared database as restored to an earlier time. Return the new incarnation.
 
-    Clients that read its numbers must start over. Writes for a turn by an earlier process are refused: thread epochs
-    are now above all that were ever given out. Raises Conflict while a process that uses the database is running.
+    Clients that read the database's numbers must start over. Writes for a turn by an earlier process are refused,
+    because the new thread epochs are higher than all before. Raises Conflict while a process that uses the database is
+    running.
     """
     settings, entropy = load_settings(place), SystemEntropy()
     if not settings.store.is_shared:
@@ -137,7 +139,7 @@ def mark_restored(place: Home) -> str:
         raise InvalidInput("names no database", where=f"[store] of {place.config}", hint=hint)
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
-            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict if a process runs
+            held.enter_context(ProcessLock(place, daemon.name))  # this raises Conflict if a process runs
         make_schemas(settings.store.url, upgrade=False)
         of = Recorder.of(place, SystemClock().now(), entropy, nodes.name_of(settings.node))
         store = Database(
@@ -167,7 +169,7 @@ def _mark(connection: Connection, of: Recorder, drawn: str) -> str:
 
 
 _OWNS = "SELECT EXISTS (SELECT FROM runtime.owners WHERE until_us > extract(epoch FROM clock_timestamp()) * 1000000)"
-# The time in microseconds since 1970 exceeds every epoch so far, also the epochs of threads that no longer exist.
+# The time in microseconds since 1970 is higher than every epoch so far, also of threads that no longer exist.
 _MARKED = (
     """INSERT INTO runtime.meta (key, value) VALUES ('incarnation', :drawn), ('first_epoch', CAST(:at_us AS text))
         ON CONFLICT (key) DO UPDATE SET value = excluded.value""",
@@ -211,13 +213,13 @@ _EMPTY = ("runner.tasks", "runner.fires", "runtime.turns", "runtime.messages", "
 
 
 def _copy_store(connection: Connection, file: Any, schema: str) -> Iterator[tuple[str, int]]:
-    """Copy the tables that a file and a schema share. Yield the number of rows of each. Raises Corrupt."""
+    """Copy the tables that a file and a schema have in common. Yield the number of rows of each. Raises Corrupt."""
     tables = MetaData(schema=schema)
     tables.reflect(connection, schema=schema)
     for table in tables.sorted_tables:
         if table.name in _NOT_COPIED or not sqlite_files.has_table(file, table.name):
             continue
-        if table.name in {"meta", "audit"}:  # opening the stores wrote rows into them
+        if table.name in {"meta", "audit"}:  # the stores wrote rows into them when they were opened
             connection.execute(table.delete())
         rows = _rows(file, table)
         while batch := [row for _, row in zip(range(_AT_ONCE), rows, strict=False)]:
@@ -275,7 +277,7 @@ _PUT = text("""INSERT INTO runtime.inbox_envelopes (agent, key, envelope, state,
 
 
 def _agents(place: Home) -> list[str]:
-    """Return the agents with folders, except those of peers, whose envelopes stay files."""
+    """Return the agents with folders, except agents of peers, whose envelopes stay files."""
     folder = place.inbox("agent0").parent
     found = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     return sorted(name for name in found if AGENT.fullmatch(name) and "@" not in name)
@@ -315,7 +317,7 @@ def _lying(folder: Path) -> Iterator[dict[str, Any]]:
         for path in sorted(path for path in folder.glob(f"{place}/*") if not path.name.startswith(".")):
             name = f"{path.name} {place if place == 'quarantine' else ''}"
             if name in rows or (place == "quarantine" and path.name not in reasons):
-                continue  # a crash came between an archive's link and unlink; or the file is a reason
+                continue  # a crash occurred between an archive's link and unlink, or the file is a reason
             row = _row_of(path, state)
             if row["key"] in known:
                 row |= {"key": f"file:{place}/{path.name}", "state": "delivered" if state == "waiting" else state}
@@ -330,7 +332,7 @@ def _row_of(path: Path, state: str) -> dict[str, Any]:
         envelope = decode(data)
         key = envelope.idempotency_key or envelope.id
     except InvalidInput:
-        key = path.name  # its reader quarantines it
+        key = path.name  # the reader quarantines it
     at_us = put_ns // 1000 if put_ns is not None else int(path.stat().st_mtime * 1e6)
     return {"key": key if state != "quarantined" else path.name, "envelope": data, "state": state, "at_us": at_us}
 
@@ -338,8 +340,8 @@ def _row_of(path: Path, state: str) -> dict[str, Any]:
 def forget(node: Annotated[str, typer.Argument(help="The machine's name in `turnkeeper status`.")]) -> None:
     """Remove a machine for good from the list of machines that share a database.
 
-    The other machines have already taken over its work, which does not change. A running machine is refused. Without
-    this command, a machine that is gone is listed for a day.
+    The other machines have already taken over its work, which does not change. The command refuses a running machine.
+    Without this command, a machine that is gone is listed for a day.
 
     Example: turnkeeper forget garage
     """
@@ -356,7 +358,7 @@ _STRIKE = """DELETE FROM runner.nodes WHERE name = %s
 
 
 def _strike(url: str, name: str) -> int:
-    """Delete the stale processes of a machine. Return their number. Raises NotFound, or Conflict."""
+    """Delete the rows of a machine's processes that are gone. Return their number. Raises NotFound, or Conflict."""
     with nodes.connected(url) as connection:
         if count := connection.execute(_STRIKE.encode(), (name, nodes.GONE_AFTER_S)).rowcount:
             connection.execute(b"DELETE FROM runtime.meta WHERE key = 'cordoned ' || %s", (name,))

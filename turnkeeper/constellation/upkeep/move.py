@@ -1,7 +1,7 @@
-"""`turnkeeper move`: the home moves to another place, and every command finds it there.
+"""`turnkeeper move`: moves the home to another place, where every command finds it.
 
 A file in the old place points to the new place. So a variable, service or program that uses the old place still works,
-and no command makes a second home there by mistake.
+and no command creates a second home there by mistake.
 """
 
 import os
@@ -32,8 +32,8 @@ _SAYS = "This file points the commands of Turnkeeper to that place. Without it t
 def move(folder: Annotated[Path, typer.Argument(help="The new directory.", metavar="DIR")]) -> None:
     """Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran.
 
-    Every command then finds it there. A small file in the old place points to the new one, so that $TURNKEEPER_HOME,
-    services and scripts that name the old place work as before.
+    Every command then finds the home there. A small file in the old place points to the new place, so that
+    $TURNKEEPER_HOME, services and scripts that name the old place still work.
 
     If you moved the directory yourself, run the same command afterwards.
 
@@ -96,9 +96,9 @@ def _move_and_go_on(old: Home, new: Home, passed: list[Path]) -> None:
 
 
 def relocate(old: Home, new: Home, passed: list[Path]) -> Path | None:
-    """Move a home on which no process runs. Leave a pointer file in its old place, and update earlier pointer files.
+    """Move a home on which no process runs. Leave a pointer file in the old place, and update earlier pointer files.
 
-    Return the new place of the old home if the home had to be copied. No process starts on the old home, and none on
+    Return the new place of the old home if the home had to be copied. No process can start on the old home, and none on
     the copy before the last pointer is written.
 
     Raises:
@@ -157,7 +157,7 @@ def remember(old: Home, new: Home, passed: list[Path]) -> None:
     Args:
         old: the old place, now empty.
         new: the new place.
-        passed: the files that pointed to `old`; if empty, a file is written at `old`.
+        passed: the files that pointed to `old`; if there are none, a file is written at `old`.
     """
     if not new.run.parent.is_dir():
         hint = "name the directory that now holds the home"

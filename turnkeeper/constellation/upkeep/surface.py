@@ -1,4 +1,4 @@
-"""Looking after a home: back it up, restore, erase, move or migrate it; cordon, drain or forget a machine."""
+"""Maintenance of a home: back it up, restore, erase, move or migrate it; cordon, drain or forget a machine."""
 
 from turnkeeper.config.surfaces import Panel, Surface, commands_in
 
@@ -7,7 +7,7 @@ _HOME = {
         "Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs."
     ),
     "backup_commands:restore": "Restore a backup as the home.",
-    "erase_commands:erase": "Overwrite a person's texts wherever the home keeps them; the history still verifies.",
+    "erase_commands:erase": "Overwrite a person's texts wherever the home keeps them.",
     "move:move": (
         "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran."
     ),

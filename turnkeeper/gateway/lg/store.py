@@ -37,7 +37,6 @@ class Store(Handlers):
         )
 
     async def put(self, request: Request) -> Response:
-        """Put an item, replacing an existing one."""
         _, runtime = self._api.asks(request, Scope.WORK)
         body = await read_body(request)
         if not isinstance(body.get("value"), dict):

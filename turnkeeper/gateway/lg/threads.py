@@ -140,7 +140,6 @@ class Threads:
         return found, known
 
     async def state(self, request: Request) -> Response:
-        """Answer with the newest state of a thread."""
         inner = request.query_params.get("subgraphs", "").lower() in {"1", "true"}
         state = await self._state(request, subgraphs=inner)
         return lg.reply(lg.selected(state, request.query_params.getlist("select")))

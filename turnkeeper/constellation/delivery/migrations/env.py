@@ -1,4 +1,4 @@
-"""Alembic's entry: migrate over the connection that the opened store hands in."""
+"""Alembic's entry: migrate over the connection of the opened store."""
 
 from alembic import context
 

@@ -123,7 +123,7 @@ def test_a_sentence_names_who_did_what_and_leaves_out_what_is_not_known() -> Non
         return instant.astimezone(UTC).strftime("%H:%M")
 
     sent = told(1, "fire.committed", fire_id="f", task="nightly", due_at="2026-11-22T02:00:00Z")
-    assert say(sent, at) == "the task runner wrote down fire f of task nightly, due 02:00."
+    assert say(sent, at) == "the task runner recorded fire f of task nightly, due 02:00."
     assert say(told(1, "fire.settled", fire_id="f", outcome="succeeded", reason=""), at) == (
         "the task runner recorded that fire f of task (unknown) ended as succeeded."
     )

@@ -139,7 +139,7 @@ def test_a_line_says_when_with_the_zone_who_and_what(told: Home, capsys: Any) ->
     told.config.write_text('[scheduler]\ntimezone = "Asia/Tokyo"\n')
     console.run(app, ["--home", str(told.root), "events", "--since", "2026-11-21", "--kind", "fire.committed"])
     assert capsys.readouterr().out == (
-        f"2026-11-22 11:00:00.000 JST  the task runner wrote down fire {FIRE} of task nightly, due 2026-11-22 11:00:00 JST.\n"
+        f"2026-11-22 11:00:00.000 JST  the task runner recorded fire {FIRE} of task nightly, due 2026-11-22 11:00:00 JST.\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The outbox, and how far the turn events were read."""
+"""The outbox, and the position up to which the turn events were read."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,6 @@ _TEXTS = ("kind", "state", "target", "address", "task_id", "task", "channel", "f
 
 
 def upgrade() -> None:
-    """Add the tables."""
     op.create_table(
         "deliveries",
         sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
