@@ -1,22 +1,23 @@
 """What the courier makes of rows that are due: a digest, a target that is gone, a fire that is still open."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.clock import ManualClock, look_again
 from tests.support.receivers import Hook, opened
 from turnkeeper.bus.event_log import EventLog
-from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.delivery import hosts, outbox, targets
 from turnkeeper.constellation.delivery.__main__ import Courier
 from turnkeeper.constellation.delivery.follow import Follower, taken
-from turnkeeper.constellation.delivery.outbox import GATHERED, WAITING, Delivery
+from turnkeeper.constellation.delivery.outbox import GATHERED, LEASE, UNLEASED, WAITING, Delivery
 from turnkeeper.constellation.upkeep.erase import Chosen, Eraser, mask_of
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc.process import Failpoints
@@ -48,18 +49,18 @@ class Daemons:
 class Bench:
     """A courier over a file, whose due rows are taken by hand."""
 
-    def __init__(self, home: Home, hook: Hook) -> None:
+    def __init__(self, home: Home, hook: Hook, clock: ManualClock | None = None) -> None:
         home.create()
         home.config.write_text(f'[delivery]\nallow = ["{hook.place}"]\n')
-        self.home, self.url, self.daemons, self.clock = home, f"http://{hook.place}/", Daemons(), SystemClock()
+        self.home, self.url, self.daemons, self.clock = home, f"http://{hook.place}/", Daemons(), clock or ManualClock()
         found = outbox.open_outbox(home)
         assert found is not None
         self.store: Database = found
         log = EventLog(home.logs, "delivery", self.clock)
         self.courier = Courier(home, load_settings(home), found, self.daemons, clock=self.clock, log=log)  # type: ignore[arg-type]
 
-    def row(self, key: str, target: str, state: str = WAITING) -> Delivery:
-        now = to_us(self.clock.now())
+    def row(self, key: str, target: str, state: str = WAITING, *, in_s: float = 0) -> Delivery:
+        now = to_us(self.clock.now() + timedelta(seconds=in_s))
         body = {"data": {"task": key, "outcome": "succeeded", "text": f"of {key}", "reason": ""}}
         return Delivery(key, "success", state, now, now, target=target, body=json.dumps(body))
 
@@ -68,7 +69,7 @@ class Bench:
 
     async def round(self) -> None:
         """Take what is due, once."""
-        due = await self.store.run(lambda it: outbox.take_due(it, self.clock.now(), 8))
+        due = await self.store.run(lambda it: outbox.take_due(it, self.clock.now(), 8, UNLEASED))
         for row in due:
             await self.courier._one(row)
 
@@ -143,20 +144,20 @@ async def test_a_fire_is_delivered_once_its_ledger_shows_the_end_and_not_while_i
     event: Any = agents.TurnEvent(
         state=agents.TurnEvent.FAILED, fire_id="f@1", turn_id="t1", task_name="news", thread_id="x"
     )
-    event.at.FromDatetime(datetime(2026, 11, 20, tzinfo=UTC))
+    event.at.FromDatetime(bench.clock.now())
     failed = taken(event)
     assert failed is not None
     await bench.put(failed)
     await bench.round()
     bench.daemons.away = True
-    await bench.store.run(lambda it: outbox.release(it, bench.clock.now()))
+    bench.clock.advance(1)
     await bench.round()
     assert hook.requests == []
     bench.daemons.away = False
     bench.daemons.fire = schedules.Fire(outcome="succeeded", attempt=2, turn_id="t2")
     bench.daemons.fire.ended_at.FromDatetime(datetime(2026, 11, 20, tzinfo=UTC))
     for _ in range(2):
-        await bench.store.run(lambda it: outbox.release(it, bench.clock.now()))
+        bench.clock.advance(1)
         await bench.round()
     (request,) = hook.requests
     assert (request.said["type"], request.said["data"]["attempt"]) == ("task.succeeded", 2)
@@ -169,7 +170,7 @@ async def test_a_text_that_was_erased_is_no_longer_in_the_outbox_and_is_not_sent
     with Eraser(bench.home, pages=False) as eraser:
         chosen, mask = Chosen(turns=frozenset({"t1"})), mask_of(["of one"])
         eraser.erase(mask, chosen, eraser.find(mask, chosen), bench.clock.now())
-    again = Bench(bench.home, hook)
+    again = Bench(bench.home, hook, bench.clock)
     await again.round()
     (request,) = hook.requests
     assert request.said["data"]["text"] == "******"
@@ -188,10 +189,98 @@ async def test_the_first_start_and_a_restored_store_deliver_nothing_of_before(be
 
         bench.daemons.WatchTurns = events  # type: ignore[attr-defined]
         await Follower(bench.store, bench.daemons, lambda: None, Failpoints({})).run()  # type: ignore[arg-type]
-        due = await bench.store.run(lambda it: outbox.take_due(it, datetime(2027, 1, 1, tzinfo=UTC), 8))
+        due = await bench.store.run(lambda it: outbox.take_due(it, datetime(2027, 1, 1, tzinfo=UTC), 8, LEASE))
         return [row.fire_id for row in due]
 
     await bench.store.run(lambda it: outbox.begin(it, datetime(2026, 11, 2, tzinfo=UTC)))
     assert await heard("a", 1, 3) == ["f@3"]
     assert await heard("a", 4) == ["f@4"]
     assert await heard("restored", 1, 3, 4, 5) == ["f@5"]
+
+
+class Killed(BaseException):
+    """The end of the process at a step."""
+
+
+class Deadly(Failpoints):
+    """Failpoints of which one ends the test's process instead of the real one."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__({})
+        self._step = step
+
+    def reach(self, name: str) -> None:
+        if name == self._step:
+            raise Killed
+
+
+async def forever(step: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await step()
+
+
+async def until_killed(bench: Bench, step: str) -> None:
+    bench.courier.failpoints = Deadly(f"delivery.{step}")
+    with pytest.raises(Killed):
+        await asyncio.wait_for(forever(bench.round), 60)
+
+
+async def started_again(bench: Bench, hook: Hook) -> Bench:
+    """Return a bench after a restart, whose courier has taken all that is due."""
+    bench.store.close()
+    again = Bench(bench.home, hook, bench.clock)
+    running = asyncio.create_task(again.courier.run())
+    while not again.clock.is_awaited:  # it waits for time to pass once nothing is due
+        await look_again()
+    running.cancel()
+    return again
+
+
+def texts(hook: Hook) -> list[str]:
+    return [request.said["data"]["text"] for request in hook.requests]
+
+
+@pytest.mark.parametrize("step", ["sending", "sent", "recorded", "gathered"])
+async def test_a_restart_sends_neither_the_digest_nor_what_waits_for_the_end_of_quiet_hours_before_its_time(
+    bench: Bench, hook: Hook, step: str
+) -> None:
+    targets.add(bench.home, "daily", targets.Target(webhook=bench.url, digest="09:01"))
+    targets.add(bench.home, "calm", targets.Target(webhook=bench.url, quiet="08:50-09:01"))
+    targets.add(bench.home, "late", targets.Target(webhook=bench.url, digest="08:59"))
+    bench.clock.step(20)  # 09:00:20
+    await bench.put(bench.row("old", "late", GATHERED, in_s=-80))
+    await bench.put(bench.row("today", "daily", GATHERED, in_s=40), bench.row("quiet", "calm", in_s=40))
+    await until_killed(bench, step)
+    again = await started_again(bench, hook)
+    assert set(texts(hook)) == {"old succeeded: of old"}
+    again.clock.advance(40)
+    for _ in range(2):
+        await again.round()
+    assert texts(hook)[-2:] == ["of quiet", "today succeeded: of today"]
+    again.store.close()
+
+
+async def test_what_failed_or_became_due_before_quiet_hours_is_not_sent_within_them(bench: Bench, hook: Hook) -> None:
+    targets.add(bench.home, "calm", targets.Target(webhook=bench.url, quiet="09:01-09:30"))
+    hook.statuses = [503]
+    await bench.put(bench.row("failed", "calm"), bench.row("due", "calm", in_s=50))
+    await bench.round()
+    bench.clock.advance(600)
+    again = await started_again(bench, hook)
+    assert texts(hook) == ["of failed"]
+    again.clock.advance(1200)  # 09:30
+    await again.round()
+    assert texts(hook) == ["of failed", "of failed", "of due"]
+    again.store.close()
+
+
+async def test_what_waits_for_the_digest_was_made_when_its_fire_ended(bench: Bench) -> None:
+    targets.add(bench.home, "daily", targets.Target(webhook=bench.url, digest="09:30"))
+    bench.daemons.fire = schedules.Fire(outcome="succeeded", attempt=1, turn_id="t1")
+    bench.daemons.fire.ended_at.FromDatetime(bench.clock.now())
+    body = json.dumps({"thread": "x"})
+    await bench.put(bench.row("f@1:ended", "", outbox.SETTLING)._replace(kind="ended", fire_id="f@1", body=body))
+    await bench.round()
+    (found,) = await bench.store.run(lambda it: outbox.rows_of(it, limit=10))
+    now = bench.clock.now()
+    assert (found["made_us"], found["next_us"]) == (to_us(now), to_us(now + timedelta(minutes=30)))

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -50,17 +50,15 @@ class Courier:
         self._runner = daemons.by(Identity.of_daemon(PROCESS, "task-runner", home))
         self._settler = Settler(store, daemons, clock, partial(offered, "decision link", home))
         self._clock, self._log, self.failpoints = clock, log, Failpoints(os.environ)
-        self.wake = asyncio.Event()
+        self.wake, self._lease = asyncio.Event(), outbox.LEASE if store.is_shared else outbox.UNLEASED
 
     async def run(self) -> None:
         """Process rows when they become due, until cancelled."""
         pruned_at = self._clock.monotonic() - PRUNE_EVERY_S
-        if not self._store.is_shared:
-            await self._store.run(lambda store: outbox.release(store, self._clock.now()))
         while True:
             self.wake.clear()
             now = self._clock.now()
-            due = await self._store.run(partial(outbox.take_due, now=now, most=MOST_AT_ONCE))
+            due = await self._store.run(partial(outbox.take_due, now=now, most=MOST_AT_ONCE, lease=self._lease))
             await asyncio.gather(*map(self._one, due))
             if self._clock.monotonic() - pruned_at >= PRUNE_EVERY_S:
                 pruned_at = self._clock.monotonic()
@@ -86,8 +84,10 @@ class Courier:
                 await self._end(row, outbox.DROPPED, "its target was removed")
             elif row.address and not known[row.target].takes_run(row.address):
                 await self._end(row, outbox.DROPPED, "its target takes no runs at this host any more")
+            elif (at := known[row.target].after_quiet(now := self._clock.now())) > now:
+                await self._store.run(lambda store: outbox.postpone(store, row, at))
             elif row.state == GATHERED:
-                await self._gather(row.target)
+                await self._gather(row.target, known[row.target].due("success", now)[0])
             else:
                 await self._send(row, known[row.target].at(row.address))
         except Exception as error:  # noqa: BLE001  such as a daemon that is away; it ends no other delivery
@@ -123,9 +123,9 @@ class Courier:
         said = f"a delivery of {row.task or row.kind} to {row.target} was given up: {why}"
         await asyncio.to_thread(escalate, self._home, PROCESS, row.key, said)
 
-    async def _gather(self, name: str) -> None:
+    async def _gather(self, name: str, next_digest: datetime) -> None:
         def gather(store: Any) -> None:
-            if rows := outbox.gather(store, name, now):
+            if rows := outbox.gather(store, name, now, next_digest, self._lease):
                 outbox.put(store, [digest_of(name, rows, now)])
                 for row in rows:
                     outbox.end(store, row, outbox.DELIVERED, now, "in the digest")

@@ -218,7 +218,7 @@ class Settler:
         state = outbox.GATHERED if gathers else WAITING
         return row._replace(
             key=delivery_key(key, name), kind=kind, state=state, target=name, tries=0, next_us=to_us(at),
-            made_us=to_us(max(now, at)), body=json.dumps(said, ensure_ascii=False),
+            made_us=to_us(now), body=json.dumps(said, ensure_ascii=False),
         )  # fmt: skip
 
     async def _run(self, row: Delivery, known: targets.Targets) -> list[Delivery]:
@@ -246,7 +246,7 @@ class Settler:
         return [
             row._replace(
                 key=delivery_key(row.key, name), state=WAITING, target=name, tries=0, next_us=to_us(at),
-                made_us=to_us(max(now, at)), body=text,
+                made_us=to_us(now), body=text,
             )
         ]  # fmt: skip
 

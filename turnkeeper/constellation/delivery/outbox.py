@@ -30,6 +30,7 @@ SETTLING, WAITING, GATHERED, DELIVERED, GIVEN_UP, DROPPED = (
 OPEN = (SETTLING, WAITING, GATHERED)
 KEPT = timedelta(days=90)
 LEASE = timedelta(seconds=60)  # how long one process may work on a row; longer than any single attempt
+UNLEASED = timedelta()  # the lease of rows in a file, which only one process takes
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
 TRIED_FOR = timedelta(days=3)
 _PEER, _LEDGER = "agent-runtime", "task-runner"
@@ -124,12 +125,12 @@ def put(connection: Connection, rows: Iterable[Delivery]) -> None:
         connection.execute(upsert(deliveries, [_ROW.key]).values(**values))
 
 
-def take_due(connection: Connection, now: datetime, most: int) -> list[Delivery]:
-    """Return rows that are due, oldest first, and lease them: no process takes them again before `LEASE` is over."""
+def take_due(connection: Connection, now: datetime, most: int, lease: timedelta) -> list[Delivery]:
+    """Return rows that are due, oldest first, and lease them: no process takes them again before the lease is over."""
     now_us = to_us(now)
     query = select(*_ALL).where(_ROW.next_us <= now_us).order_by(_ROW.next_us, _ROW.number).limit(most)
     found = [Delivery(*row) for row in connection.execute(query)]
-    taken = (_change(connection, row, next_us=to_us(now + LEASE)) for row in found)
+    taken = (not lease or _change(connection, row, next_us=to_us(now + lease)) for row in found)
     return [row for row, is_ours in zip(found, list(taken), strict=True) if is_ours]
 
 
@@ -137,12 +138,6 @@ def next_due(connection: Connection) -> datetime | None:
     """Return when the next row is due. Return None if no row is open."""
     found = connection.execute(select(func.min(_ROW.next_us))).scalar()
     return None if found is None else from_us(found)
-
-
-def release(connection: Connection, now: datetime) -> None:
-    """Make rows due that an earlier process leased. Only the owner of the file calls this, at its start."""
-    soon = _ROW.next_us.between(to_us(now), to_us(now + LEASE))
-    connection.execute(update(deliveries).where(soon).values(next_us=to_us(now)))
 
 
 def settle(connection: Connection, row: Delivery, results: Sequence[Delivery], now: datetime, why: str) -> None:
@@ -171,11 +166,12 @@ def end(connection: Connection, row: Delivery, state: str, now: datetime, reason
     connection.execute(update(deliveries).where(_ROW.key == row.key).values(**values))
 
 
-def gather(connection: Connection, target: str, up_to: datetime) -> list[Delivery]:
-    """Return the rows that wait for the digest of a target and are now due, oldest first."""
-    waits = (
-        (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.body != "") & (_ROW.next_us <= to_us(up_to + LEASE))
-    )
+def gather(
+    connection: Connection, target: str, now: datetime, next_digest: datetime, lease: timedelta
+) -> list[Delivery]:
+    """Return the rows that wait for a digest of the target which is due, oldest first, also if they are leased."""
+    is_due = (_ROW.next_us <= to_us(now + lease)) & (_ROW.next_us != to_us(next_digest))
+    waits = (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.body != "") & is_due
     return [Delivery(*row) for row in connection.execute(select(*_ALL).where(waits).order_by(_ROW.number))]
 
 

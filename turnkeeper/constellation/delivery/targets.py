@@ -102,9 +102,10 @@ class Target(BaseModel):
         """
         gathers = bool(self.digest) and kind in {"success", "failure"}
         at = _next(time.fromisoformat(self.digest), now, self.zone) if gathers else now
-        return self._after_quiet(at), gathers
+        return self.after_quiet(at), gathers
 
-    def _after_quiet(self, at: datetime) -> datetime:
+    def after_quiet(self, at: datetime) -> datetime:
+        """Return `at`, or the end of the quiet hours that it is in."""
         if not self.quiet:
             return at
         begin, end = map(time.fromisoformat, self.quiet.split("-"))

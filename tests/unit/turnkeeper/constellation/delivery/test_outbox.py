@@ -10,7 +10,7 @@ import pytest
 
 from turnkeeper.constellation.delivery import outbox
 from turnkeeper.constellation.delivery.follow import digest_of
-from turnkeeper.constellation.delivery.outbox import GATHERED, LEASE, WAITING, Delivery
+from turnkeeper.constellation.delivery.outbox import GATHERED, LEASE, UNLEASED, WAITING, Delivery
 from turnkeeper.storage.database import Database
 from turnkeeper.times import from_us, to_us
 
@@ -32,18 +32,22 @@ def row(key: str, *, state: str = WAITING, at: datetime = NOW, target: str = "op
 
 def test_a_row_is_taken_once_until_its_lease_is_over(do: Do) -> None:
     do(outbox.put, [row("one"), row("later", at=NOW + timedelta(seconds=1))])
-    assert [one.key for one in do(outbox.take_due, NOW, 8)] == ["one"]
-    assert do(outbox.take_due, NOW, 8) == []
-    assert [one.key for one in do(outbox.take_due, NOW + LEASE, 8)] == ["later", "one"]
-    do(outbox.release, NOW + LEASE)
-    assert len(do(outbox.take_due, NOW + LEASE, 8)) == 2
+    assert [one.key for one in do(outbox.take_due, NOW, 8, LEASE)] == ["one"]
+    assert do(outbox.take_due, NOW, 8, LEASE) == []
+    assert [one.key for one in do(outbox.take_due, NOW + LEASE, 8, LEASE)] == ["later", "one"]
+
+
+def test_without_a_lease_a_row_stays_due_and_no_other_becomes_due(do: Do) -> None:
+    do(outbox.put, [row("one"), row("soon", at=NOW + timedelta(seconds=30))])
+    for _ in range(2):
+        assert [one.key for one in do(outbox.take_due, NOW, 8, UNLEASED)] == ["one"]
 
 
 def test_a_known_key_changes_nothing_even_after_its_end(do: Do) -> None:
     do(outbox.put, [row("one")])
     do(outbox.end, row("one"), outbox.DELIVERED, NOW)
     do(outbox.put, [row("one")])
-    assert do(outbox.take_due, NOW, 8) == []
+    assert do(outbox.take_due, NOW, 8, LEASE) == []
     (found,) = do(outbox.rows_of, limit=10)
     assert (found["state"], found["body"]) == ("delivered", "")
 
@@ -52,7 +56,7 @@ def test_tries_come_less_often_and_end_after_three_days(do: Do) -> None:
     do(outbox.put, [row("one")])
     pauses, now = [], NOW
     while True:
-        ((one,), was) = do(outbox.take_due, now, 8), now
+        ((one,), was) = do(outbox.take_due, now, 8, LEASE), now
         if not do(outbox.retry, one, now, "status 503"):
             break
         now = do(outbox.next_due)
@@ -68,11 +72,22 @@ def test_a_digest_holds_all_that_is_due_of_one_target_and_has_the_same_key_howev
     later = NOW + timedelta(days=1)
     do(outbox.put, [row("one", state=GATHERED), row("two", state=GATHERED), row("other", state=GATHERED, target="ada")])
     do(outbox.put, [row("tomorrow", state=GATHERED, at=later)])
-    rows = do(outbox.gather, "ops", NOW)
+    rows = do(outbox.gather, "ops", NOW, later, LEASE)
     assert [one.key for one in rows] == ["one", "two"]
     made = digest_of("ops", rows, NOW)
     assert made.key == digest_of("ops", rows, later).key
     assert json.loads(made.body)["data"]["text"] == "one succeeded: of one\n\ntwo succeeded: of two"
+
+
+@pytest.mark.parametrize("lease", [LEASE, UNLEASED])
+def test_a_late_digest_holds_what_another_process_leased_and_nothing_that_waits_for_the_next_one(
+    do: Do, lease: timedelta
+) -> None:
+    soon = NOW + timedelta(seconds=30)
+    do(outbox.put, [row("yesterday", state=GATHERED, at=NOW - timedelta(hours=1))])
+    do(outbox.take_due, NOW, 8, lease)
+    do(outbox.put, [row("today", state=GATHERED, at=soon)])
+    assert [one.key for one in do(outbox.gather, "ops", NOW, soon, lease)] == ["yesterday"]
 
 
 def test_what_ended_long_ago_is_deleted(do: Do) -> None:
