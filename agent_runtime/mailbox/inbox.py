@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.mailbox.outbox import send
-from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, hosted_on
+from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, hosted
 from turnkeeper.bus.acks import AckLedger, acknowledge
 from turnkeeper.bus.durable_writes import GroupingFiles, ns_of
 from turnkeeper.bus.envelope import Envelope, decode
@@ -93,7 +93,7 @@ class Reader:
     def _put_to(self, agent: str) -> Callable[[Envelope], Put] | None:
         if agent in NOT_AGENTS or not AGENT.fullmatch(agent):
             return None
-        if agent in hosted_on(self._home):  # only the runtime writes there, so the message goes through the outbox
+        if agent in _hosted_on(self._home):  # only the runtime writes there, so the message goes through the outbox
             return self._send if self._home.inbox(agent).is_dir() else None
         return self._put_elsewhere(agent)
 
@@ -122,7 +122,7 @@ def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:
 
     An agent in a terminal has no key rows, so its files decide which envelope owns a key.
     """
-    hosted = check_agent(agent) == FIRST_AGENT or agent in hosted_on(home)
+    hosted = check_agent(agent) == FIRST_AGENT or agent in _hosted_on(home)
     return open_folders(home, agent, hosted=hosted, files=GroupingFiles(), clock=clock, entropy=entropy)
 
 
@@ -132,7 +132,7 @@ MOST_AT_ONCE = 100
 def existing(home: Home, agent: str) -> Path:
     """Return an agent's folder. Raises NotFound if the agent has no inbox, InvalidInput for an invalid name."""
     folder, shared = home.inbox(agent), shared_inboxes(home)
-    if shared is not None and (agent in hosted_on(home) or shared.has_inbox(agent)):
+    if shared is not None and (agent in _hosted_on(home) or shared.has_inbox(agent)):
         return folder
     known = agents_with_inboxes(home) if shared is None else [row["agent"] for row in inbox_rows(home)]
     if agent not in known:
@@ -144,7 +144,7 @@ def existing(home: Home, agent: str) -> Path:
 
 def inbox_rows(home: Home) -> list[Row]:
     """Return a row for each inbox: the number of envelopes in each state, the oldest one, and the reader."""
-    of_runtime = hosted_on(home)
+    of_runtime = _hosted_on(home)
     if (shared := shared_inboxes(home)) is not None:
         return sorted(shared.inbox_rows(of_runtime), key=lambda row: natural(row["agent"]))
     return [_inbox_row(home.inbox(agent), of_runtime=agent in of_runtime) for agent in agents_with_inboxes(home)]
@@ -174,7 +174,7 @@ def quarantine_rows(home: Home, agent: str = "", *, refused: bool = False) -> li
         rows += shared.quarantine_rows(agent)
     for one in [existing(home, agent).name] if agent else agents_with_inboxes(home):
         # If machines share the store, only this machine's own messages to hosted agents are in folders.
-        places = ("quarantine",) if shared is None or one in hosted_on(home) else ()
+        places = ("quarantine",) if shared is None or one in _hosted_on(home) else ()
         for place in (*places, "refused") if refused else places:
             if not (home.inbox(one) / place).is_dir():
                 continue
@@ -240,7 +240,7 @@ def refuse_hosted(home: Home, agent: str) -> Path:
     if agent in NOT_AGENTS:
         raise InvalidInput(f"{agent} has no inbox", where="agent", hint="see: turnkeeper inbox list")
     folder = home.inbox(agent)
-    if agent in hosted_on(home):
+    if agent in _hosted_on(home):
         holder = reader_of(folder) or "agent-runtime, which is not running"
         what = f"the inbox of {agent} is read by {holder}"
         raise Conflict(what, where=str(folder), hint="its envelopes become turns: turnkeeper turns list")
@@ -253,3 +253,10 @@ def put_back(home: Home, agent: str, name: str, *, vouched: bool) -> Put:
     requeue = inbox.requeue if shared is None else partial(shared.requeue, inbox)
     found: Put = requeue(name, vouched=vouched)
     return found
+
+
+def _hosted_on(home: Home) -> list[str]:
+    """Return the names of the agents in a home's settings. Raises InvalidInput."""
+    # Settings need pydantic, whose import takes longer than most commands: import them only on use.
+    settings = import_module("turnkeeper.config.settings")
+    return hosted(settings.staffed(settings.load_settings(home), home))

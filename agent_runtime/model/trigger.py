@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property, lru_cache
-from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_runtime.model.turn import Assignment, Category
 from turnkeeper.bus.envelope import Encoded, Envelope, check_text, encoded, wrapped
 from turnkeeper.bus.letters import turn_id_of
-from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 
@@ -32,13 +30,6 @@ def hosted(settings: "Settings") -> list[str]:
     """Return the names of the agents in the settings: first `agent0`, then its workers."""
     workers = settings.agents[FIRST_AGENT].workers if FIRST_AGENT in settings.agents else 0
     return [FIRST_AGENT, *(f"agent{number}" for number in range(1, workers + 1))]
-
-
-def hosted_on(home: Home) -> list[str]:
-    """Return the names of the agents in a home's settings. Raises InvalidInput."""
-    # Settings need pydantic, whose import takes longer than most commands: import them only on use.
-    settings = import_module("turnkeeper.config.settings")
-    return hosted(settings.staffed(settings.load_settings(home), home))
 
 
 Source = Literal["fire", "message", "agent"]

@@ -495,12 +495,6 @@ def reached(prefix: Sequence[str], turn: TurnContext, names: Namespaces) -> list
     return [*found, part] if part and OWN_PART in turn.category.memory and own not in shelves else found
 
 
-def args_of(shelf: Shelf) -> dict[str, str]:
-    """Return a shelf as arguments for a scope check."""
-    named = {"channel": "channel", "conversation": "thread"}.get(shelf.tier)
-    return {"tier": shelf.tier} | ({named: shelf.owner} if named else {})
-
-
 def namespace_of(shelf: Shelf, key: str, own: Spot | None = None) -> tuple[Labels, str]:
     """Return the namespace and key by which a graph names an entry. In the graph's own part, leave out the tier."""
     *below, last = map(_plain, key.split("/"))

@@ -86,12 +86,13 @@ def state_of(row: Mapping[str, Any]) -> str:
 
 def note_if_idle(task: Any) -> None:
     """Note that an inactive task does not fire at the times just printed, and how to change that."""
-    if task.state not in {"", "active"}:
-        end = f" until {local(time(task, 'paused_until'))}" if task.HasField("paused_until") else ""
+    if task.HasField("paused_until"):
+        end = local(time(task, "paused_until"))
+        console.note(f"{task.spec.name} is paused until {end}, and fires at later times")
+    elif task.state not in {"", "active"}:
         remedy = {"paused": "resume", "disabled": "enable"}.get(task.state)
-        when = "times up to then, but at later times" if end else "these times"
-        told = f"{when}; first: turnkeeper task {remedy} {task.spec.name}" if remedy else when
-        console.note(f"{task.spec.name} is {in_words(task.state, loop=is_loop(task))}{end} and does not fire at {told}")
+        told = f"these times; first: turnkeeper task {remedy} {task.spec.name}" if remedy else "these times"
+        console.note(f"{task.spec.name} is {in_words(task.state, loop=is_loop(task))} and does not fire at {told}")
 
 
 def outcome_column(header: str, key: str, **looks: Any) -> console.Column:

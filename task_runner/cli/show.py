@@ -145,7 +145,7 @@ def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:
         console.Column("SCHEDULE", _schedule, rank=1),
         console.Column("NEXT", partial(_next, texts.local), short=partial(_next, texts.short)),
         texts.left_column(now, rank=2),
-        console.Column("STATE", texts.state_of),
+        console.Column("STATE", _state),
         texts.column("MISSED", "missed", right=True, rank=1),
         *([texts.column("WAITS FOR", "waits_for", "-", rank=1)] if waiting else ()),
         texts.time_column("LAST", "last_fire_at", short=lambda row: texts.short(row["last_fire_at"]) or "-"),
@@ -159,6 +159,10 @@ def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:
         console.Column("LATE-P95", lambda row: format_rough(row["late_p95_s"]), wide=True, right=True),
         console.Column("PROMPT", lambda row: str(row["prompt"])[:_LONGEST_PROMPT], wide=True),
     ]
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    return texts.state_of(row) + (f" until {texts.short(row['paused_until'])}" if row["paused_until"] else "")
 
 
 def _next(written: Callable[[str | None], str], row: Mapping[str, Any]) -> str:

@@ -124,6 +124,7 @@ def run(
 ) -> int:
     """Fire a task now, in addition to its schedule.
 
+    A paused task runs too, also if its budget stops it, and the tasks that follow it start.
     The run counts toward the task's budget, but not toward --max-fires and --pause-after-failures.
     With --wait, the exit code is 0 if it succeeded, 1 if it failed or was rejected, and 7 if it waits for you.
 
@@ -133,13 +134,18 @@ def run(
     if wait and not (chosen.serving or chosen.is_served_elsewhere()):
         hint = way_to(chosen.home, PROCESS)
         raise InvalidInput("no daemon runs, so the task would not fire", where="--wait", hint=hint)
+    task = chosen.call(wire.GetTaskRequest(name=name))
+    spec = task.spec
     if file:
-        before = chosen.call(wire.GetTaskRequest(name=name)).spec.prompt
-        prompt = required("prompt with documents", chosen.home, prompt or None, file, before)
+        prompt = required("prompt with documents", chosen.home, prompt or None, file, spec.prompt)
     texts = [read_file(text[1:]) if text.startswith("@") else text for text in (payload, input_)]
     request = wire.RunTaskRequest(name=name, prompt=prompt, payload_json=texts[0], input_json=texts[1])
     request.request_id = SystemEntropy().hex(12)
     request.vars.update(tags_of(var or [], "--var"))
+    if task.state == "paused":
+        why = f": {plain(task.paused_note)}" if task.paused_note else ""
+        told = "a run by hand runs all the same, and starts the tasks that follow it"
+        console.note(f"{spec.name} is paused{why}; {told}")
     fire = chosen.call(request)
     if wait:
         fire = _follow(chosen, fire)
@@ -147,7 +153,6 @@ def run(
     lines = [(key, in_words(str(row[key]))) for key in ("fire_id", "outcome", "reason", "turn_id") if row[key]]
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
-    spec = chosen.call(wire.GetTaskRequest(name=name)).spec
     if spec.budget or spec.HasField("max_fires") or spec.HasField("pause_after_failures"):
         console.note("a run by hand counts toward the budget, not toward --max-fires and --pause-after-failures")
     if wait and fire.outcome in {"succeeded", "rejected"}:
@@ -213,6 +218,9 @@ def emit(
     tasks = "no task" if not answer.matched else f"{answer.matched} task{'s' if answer.matched > 1 else ''}"
     said = "recorded before: nothing happens" if answer.duplicate else f"triggers {tasks}"
     console.show_record(row, output, name_key="id", lines=[("event", event), ("id", answer.event_id), ("result", said)])
+    waiting = chosen.call(wire.ListTasksRequest(state="paused")).tasks if answer.matched else ()
+    if names := [task.spec.name for task in waiting if task.spec.on == event]:
+        console.note(f"paused, so the event is skipped: {', '.join(names)}")
     chosen.note_unless_serving()
 
 

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -93,7 +93,7 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
         values["prompt"] = give("prompt with documents", console.named_home(), prompt, files, spec.prompt) or prompt
     cleared = _clear(spec, values)
     for name in (field.name for field in FIELDS if field.name in values and field.name not in cleared):
-        put(spec, name, _value(BY_NAME[name], values[name]))
+        put(spec, name, _value(BY_NAME[name], values[name], getattr(spec, name)))
     if not spec.dynamic and not {"first", "if_silent"} & (values.keys() - cleared):
         spec.ClearField("first")  # fields that only a self-paced task has
         spec.ClearField("if_silent")
@@ -109,15 +109,20 @@ def _clear(spec: Any, values: Mapping[str, Any]) -> set[str]:
     return cleared
 
 
-def _value(field: Field, value: Any) -> Any:
+def _value(field: Field, value: Any, held: Any) -> Any:
+    """Return the value of an option. Of pairs, those with other keys stay, and `none` removes the pair of a key."""
     if field.kind is JSON:
         return read_file(value[1:]) if value.startswith("@") else value
     if field.kind is INSTANT or field.name == "at":
         return console.time_given(value)
     if field.kind is EXCLUSIONS:
         return required("exclusions", value, Path())
-    readers: Mapping[Any, Any] = {dict[str, str]: tags_of, dict[str, int]: _limits_of}
-    return readers[field.kind.type](value, field.flag) if field.kind.type in readers else value
+    if field.kind.type not in {dict[str, str], dict[str, int]}:
+        return value
+    pairs = tags_of(value, field.flag)
+    new = {key: text for key, text in pairs.items() if text != NONE or key not in held}
+    kept = {key: old for key, old in held.items() if key not in pairs}
+    return kept | (_limits_of(new, field.flag) if field.kind.type == dict[str, int] else new)
 
 
 def flags() -> str:
@@ -125,14 +130,15 @@ def flags() -> str:
     return ", ".join(f"--{kind}" for kind in (*SCHEDULES, "on"))
 
 
-def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:
+def _limits_of(pairs: Mapping[str, str], flag: str) -> dict[str, int]:
     limits = {}
-    for key, value in tags_of(texts, flag).items():
+    for key, value in pairs.items():
         if (amount := offered("amount of money", key, value)) is not None:
             limits[key] = amount
             continue
         if not (value.isascii() and value.isdigit() and len(value) < 16):
-            raise InvalidInput(f"{value[:40]!r} is not a whole number", where=flag)
+            what = "an amount, such as 2.50" if key.startswith("money") else "a whole number"
+            raise InvalidInput(f"{value[:40]!r} is not {what}", where=flag)
         limits[key] = int(value)
     return limits
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 
-from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, Usage, replace
+from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, TaskState, Usage, replace
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 
@@ -70,6 +70,13 @@ def used_up(task: Task, now: datetime) -> str:
     """Return the reason to pause a task that reached a limit of today before the limit was set; empty if it did not."""
     is_today = task.usage is not None and task.usage.day == now.astimezone(zone(task.definition.timezone)).date()
     return _reached(task) if is_today else ""
+
+
+def lifts(task: Task, definition: Definition) -> bool:
+    """Return whether a new definition removes or raises the limit that stops a task."""
+    key = task.reason.removeprefix(BUDGET).partition(" is ")[0]
+    before, after = (dict(one.budget).get(key, LARGEST) for one in (task.definition, definition))
+    return task.state is TaskState.PAUSED and task.reason.startswith(BUDGET) and after > before
 
 
 def pauses_until(task: Task, reason: str) -> datetime | None:

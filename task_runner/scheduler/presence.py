@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from functools import partial
 
 from task_runner.store.rows import Cause
 from task_runner.store.store import Session, Store
@@ -35,7 +34,7 @@ class Presence:
             now, passed = self._clock.now(), timedelta(seconds=self._clock.monotonic() - steady)
             self._look(wall, now, passed)
             while self._unwritten:
-                await self._store.run(partial(_happened, self._unwritten[0]))
+                await self._store.run(lambda session: session.stoppages.happened(*self._unwritten[0]))
                 del self._unwritten[0]
 
     async def leave(self) -> None:
@@ -54,10 +53,6 @@ class Presence:
             # The monotonic clock stops while the machine sleeps.
             ran = passed > (now - since) / 2
             self._unwritten.append((Cause.SUSPENDED if ran else Cause.ASLEEP, since, now))
-
-
-def _happened(span: tuple[Cause, datetime, datetime], session: Session) -> None:
-    session.stoppages.happened(*span)
 
 
 def _end_absence(session: Session, last_seen: datetime | None, now: datetime, booted_at: datetime) -> None:

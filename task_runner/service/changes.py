@@ -98,7 +98,8 @@ def update(
 ) -> Changed:
     """Give a task a new definition from now on, and record who edited it. No past time becomes due by the edit.
 
-    If a new daily budget is already used up today, the task is paused until the next day.
+    If a new daily budget is already used up today, the task is paused until the next day. If the limit that stops the
+    task is raised or removed, the task is resumed.
 
     Raises:
         Conflict: `revision` is neither 0 nor the task's newest revision.
@@ -110,7 +111,11 @@ def update(
     definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
     if definition == task.definition:
         return Changed(task=task, action="unchanged")
-    events = _plan_up_to(session, task, now).events
+    events: list[LogRecord] = []
+    if budgets.lifts(task, definition):
+        resumed = resume(session, task.id, now, replay=False, states=_STOPPED)
+        task, events = resumed.task, resumed.events
+    events += _plan_up_to(session, task, now).events
     snapshot = _snapshot(session, task.id)
     revised = replace(
         snapshot.task,

@@ -145,8 +145,10 @@ def previewed(definition: Definition, after: datetime, count: int, task: Task | 
     """Return the next times of a definition, as :func:`upcoming`. For a self-paced task, return only the armed wake.
 
     Args:
-        after: return only times strictly after this instant.
+        after: return only times strictly after this instant, and after a pause that ends by itself.
     """
+    if task is not None and task.state is TaskState.PAUSED:
+        after = max(after, task.wake_at or after)
     if not self_paced.is_self_paced(definition):
         return upcoming(definition, after, count, task.id if task else "")
     pacing = self_paced.edited(task, definition, after) if task else self_paced.begun(definition, after)

@@ -229,7 +229,7 @@ class MemoryStore(base.BaseStore):
     def _one(self, op: base.Op, turn: TurnContext) -> _Admitted:
         if isinstance(op, base.GetOp):
             spot, own = entries.spot_of(op.namespace, turn, self._names), self._names.own(turn)
-            asked = entries.args_of(spot.shelf) | {"key": entries.key_of(spot.below, op.key)}
+            asked = _args_of(spot.shelf) | {"key": entries.key_of(spot.below, op.key)}
             _, _, args = self._ask(READ, "read", asked, self._reaching(spot, turn))
             shelf, key = _shelf(args), str(args.get("key", ""))
             return _Reading(run=lambda connection: _item(entries.find(connection, shelf, key), own))
@@ -274,7 +274,7 @@ class MemoryStore(base.BaseStore):
         """Return the namespaces and the words to search, as admitted; the author may have edited both."""
         found = list[tuple[Spot, str | None]]()
         for spot in entries.reached(tuple(prefix), turn, self._names):
-            wanted = {**entries.args_of(spot.shelf), **more}
+            wanted = {**_args_of(spot.shelf), **more}
             _, _, args = self._ask(scope, "read", wanted, self._reaching(spot, turn))
             query = None if scope == READ else str(args.get("query") or "")
             if query == "":  # no words would list everything, which needs another scope
@@ -289,7 +289,7 @@ class MemoryStore(base.BaseStore):
         wanted = {"key": key} | (
             {} if op.value is None else {"value": dict(op.value) if isinstance(op.value, Mapping) else op.value}
         )
-        asked = entries.args_of(spot.shelf) | wanted
+        asked = _args_of(spot.shelf) | wanted
         name, context, args = self._ask(scope, "write", asked, self._reaching(spot, turn))
         shelf = _shelf(args)
         if {**args} != asked:  # the author edited the arguments
@@ -353,6 +353,12 @@ def _edited(value: Any, own: Any) -> Any:
     return value
 
 
+def _args_of(shelf: Shelf) -> dict[str, str]:
+    """Return a shelf as arguments for a scope check."""
+    named = {"channel": "channel", "conversation": "thread"}.get(shelf.tier)
+    return {"tier": shelf.tier} | ({named: shelf.owner} if named else {})
+
+
 def _shelf(args: Mapping[str, Any]) -> Shelf:
     owner = {"channel": args.get("channel"), "conversation": args.get("thread")}.get(str(args.get("tier")))
     return entries.check_shelf(str(args.get("tier")), str(owner or ""))
@@ -377,7 +383,7 @@ def _may_fill(spot: Spot, own: Spot, turn: TurnContext) -> bool:
 
     A search by meaning, which LangGraph's graphs expect, returns every entry.
     """
-    return _inside(spot, own) and judge(READ, "read", entries.args_of(spot.shelf), turn).allowed
+    return _inside(spot, own) and judge(READ, "read", _args_of(spot.shelf), turn).allowed
 
 
 def _rest(

@@ -7,6 +7,7 @@ A project lists them as LangGraph projects do: `dependencies` in its `langgraph.
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from agent_runtime.graph.foreign.project import Reference
-from turnkeeper.config.build import install_command, installer
+from turnkeeper.config.build import install_command
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 LONGEST_INSTALL_S = 1800.0
@@ -44,10 +45,17 @@ class Packages:
     def command(self) -> str:
         """The command that installs the missing packages next to Turnkeeper; empty if none is missing."""
         return (
-            shlex.join([*installer(), *(part for one in self.missing for part in _argument(one))])
+            shlex.join([*_installer(), *(part for one in self.missing for part in _argument(one))])
             if self.missing
             else ""
         )
+
+
+def _installer() -> list[str]:
+    """Return the command that installs packages beside this one: uv if there is no pip."""
+    if util.find_spec("pip") is None and (uv := shutil.which("uv")):
+        return [uv, "pip", "install", "--python", sys.executable]
+    return [sys.executable, "-m", "pip", "install"]
 
 
 def packages_of(reference: Reference) -> Packages:
@@ -91,7 +99,7 @@ def install(packages: Packages) -> None:
     wanted = [one for one in packages.missing if not one.startswith("-")]
     places = [part for one in packages.missing if one.startswith("-") for part in _argument(one)]
     with _lines(dict.fromkeys(pinned)) as constraints, _lines(wanted) as requirements:
-        program = [*installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
+        program = [*_installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
         asked = [Requirement(one) for one in wanted if _is_requirement(one) and Requirement(one).extras]
         if asked:
             _check_extras(program, asked)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from task_runner.cli.client import Runner, runner, tags_of
-from task_runner.cli.rows import column
+from task_runner.cli.rows import column, time, time_column
 from turnkeeper import console
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import EXIT_CONFLICT, Conflict, NotFound
@@ -27,8 +27,8 @@ def pause(
 ) -> int:
     """Pause all tasks, or those with a label. Times that come due meanwhile are skipped.
 
-    A date counts in the zone of each task. Tasks that are paused or disabled already stay as they are, and tasks that
-    you create later fire.
+    A date counts in the zone of each task. Tasks that you paused by name or disabled stay as they are, and tasks that
+    you create later fire. A second pause moves the end of the first.
 
     Example: turnkeeper pause --until 2026-12-27 --note holidays
     """
@@ -74,7 +74,7 @@ def _change(
 ) -> int:
     """Change each task that fits, and list them. Return the exit code: that of a conflict if a task was left out."""
     tasks = chosen.call(wire.ListTasksRequest(tags=tags_of(tag or []))).tasks
-    rows, left_out = list[dict[str, str]](), 0
+    rows, left_out = list[dict[str, str | None]](), 0
     for task in filter(fits, tasks):
         try:
             changed = chosen.call(change(task))
@@ -82,8 +82,9 @@ def _change(
             console.note(plain(f"{task.spec.name} was left out: {error}"))
             left_out += 1
         else:
-            rows.append({"name": changed.spec.name, "id": changed.id, "state": changed.state})
-    columns = [column("NAME", "name"), column("STATE", "state")]
+            end = time(changed, "paused_until")
+            rows.append({"name": changed.spec.name, "id": changed.id, "state": changed.state, "paused_until": end})
+    columns = [column("NAME", "name"), column("STATE", "state"), time_column("UNTIL", "paused_until")]
     footer = f"{len(rows)} task{'' if len(rows) == 1 else 's'} {done}"
     console.show_rows(rows, columns, output, name_key="name", footer=footer)
     return EXIT_CONFLICT if left_out else 0

@@ -60,8 +60,12 @@ def test_times_at_which_a_stopped_task_does_not_fire_are_not_told_as_if_it_did(c
     command("resume", "idle")
     assert "does not fire" not in command("next", "idle")[2]
     command("pause", "idle", "--until", "in 3d")
-    assert re.search(r"idle is paused until .+ and does not fire", command("next", "idle")[2])
-    assert "does not fire at times up to then, but at later times;" in command("next", "idle")[2]
+    until = json.loads(command("show", "idle", "-o", "json")[1])["paused_until"]
+    assert re.search(r"idle is paused until .+, and fires at later times\n", command("next", "idle")[2])
+    assert min(row["nominal_at"] for row in json.loads(command("next", "idle", "-o", "json")[1])) > until
+    shown = json.loads(command("edit", "idle", "--prompt", "more", "-o", "json")[1])
+    assert min(row["nominal_at"] for row in shown["new_next"]) > until
+    assert re.search(r"\bpaused until \S", command("list")[1])
     assert re.search(r"^idle paused until \d{4}-\d\d-\d\d ", command("pause", "idle", "--until", "in 2d")[1])
     assert command("pause", "idle")[1] == "idle paused\n"
     command("resume", "idle")
@@ -101,6 +105,25 @@ def test_an_edit_takes_a_value_away_that_is_given_as_none(command) -> None:
     assert shown[1]["thread_id"] == shown[1]["id"], "its own again"
     assert command("create", "third", "--every", "1h", *REST, "--max-fires", "none")[0] == 0
     assert command("edit", "full", "--max-fires", "few")[0] == 2
+
+
+def test_an_edit_of_one_limit_or_label_keeps_the_others_and_none_takes_one_away(command) -> None:
+    both = ("--budget", "turns_per_day=5", "--budget", "tokens_per_day=9", "--tag", "team=ops", "--tag", "level=none")
+    command("create", "news", "--every", "1h", *REST, *both)
+
+    def edited(*argv: str) -> tuple[dict[str, int], dict[str, str]]:
+        code, _, err = command("edit", "news", *argv)
+        assert code == 0, err
+        row = json.loads(command("show", "news", "-o", "json")[1])
+        return row["budget"], row["tags"]
+
+    tags = {"team": "ops", "level": "none"}
+    assert edited("--budget", "turns_per_day=6") == ({"turns_per_day": 6, "tokens_per_day": 9}, tags)
+    assert edited("--budget", "turns_per_day=none") == ({"tokens_per_day": 9}, tags)
+    assert edited("--tag", "team=web") == ({"tokens_per_day": 9}, {"team": "web", "level": "none"})
+    assert edited("--tag", "level=none") == ({"tokens_per_day": 9}, {"team": "web"})
+    assert edited("--budget", "none") == ({}, {"team": "web"})
+    assert "not an amount" in command("edit", "news", "--budget", "money_per_day=much")[2]
 
 
 WRONG = [

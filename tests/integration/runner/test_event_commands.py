@@ -30,6 +30,8 @@ def test_an_event_from_the_task_that_waits_for_it_to_its_fire(command, tmp_path)
     assert "nothing fires until" in err
     assert "recorded before: nothing happens" in command("emit", "demo", "--id", "b1")[1]
     assert "triggers no task" in command("emit", "demo", "--data", '{"n": 2}')[1]
+    command("create", "idle", "--on", "demo", *REST, "--paused")
+    assert "paused, so the event is skipped: idle" in command("emit", "demo", "--data", '{"n": 2}')[2]
     (fire,) = json.loads(command("history", "one", "-o", "json")[1])
     assert (fire["kind"], fire["outcome"]) == ("event", "pending")
     assert fire["fire_id"].endswith("~eb1")

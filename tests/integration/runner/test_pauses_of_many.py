@@ -48,7 +48,8 @@ def test_everything_is_paused_until_a_time_and_resumed_but_for_what_its_author_p
     command("create", "mine", *REST)
     command("pause", "mine", "--note", "broken")
     due = json.loads(command("show", "news", "-o", "json")[1])["next_fire_at"]
-    code, _, err = everything("pause", "--until", "2099-01-10", "--note", "holidays")
+    code, out, err = everything("pause", "--until", "2099-01-10", "--note", "holidays")
+    assert out.count("2099-01-1") == 2
     assert (code, "2 tasks paused" in err) == (0, True), err
     assert paused(command) == {
         "mine": "broken", "news": "paused with others: holidays", "report": "paused with others: holidays",

@@ -191,6 +191,26 @@ async def test_a_days_budget_counts_what_the_task_used_that_day_before_the_edit_
     assert (await rig.task()).paused_note == "budget: tokens_per_day is 150, 180 used on 2026-03-02"
 
 
+@pytest.mark.parametrize("key", ["tokens_per_day", "tokens_per_fire"])
+async def test_a_task_that_its_budget_stops_is_resumed_by_the_edit_that_raises_or_removes_the_limit(
+    rig: Rig, peer: Peer, key: str
+) -> None:
+    await rig.create(budget={key: 60})
+    async with rig.running():
+        await fire(rig, peer, State.SUCCEEDED, tokens=60)
+        await rig.trail.saw("task.paused")
+        assert (await budgeted(rig, turns_per_day=9)).state == "paused", "another limit stops it"
+        assert (await budgeted(rig, **{key: 61})).state == "active"
+        await fire(rig, peer, State.SUCCEEDED, tokens=61)
+        await rig.trail.saw("task.paused", 2)
+        spec = (await rig.task()).spec
+        del spec.budget[key]
+        task = (await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))).task
+        assert (task.state, task.paused_note) == ("active", "")
+        await rig.service.pause_task(wire.PauseTaskRequest(name="digest", note="mine"))
+        assert (await budgeted(rig, **{key: 9_999})).state == "paused", "its author paused it"
+
+
 async def test_an_edit_that_sets_a_days_budget_below_what_was_used_stops_the_task_until_the_next_day(
     rig: Rig, peer: Peer
 ) -> None:
