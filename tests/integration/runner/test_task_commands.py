@@ -26,6 +26,14 @@ def command(home, capsys):
     return run
 
 
+def test_a_run_of_a_paused_task_says_that_it_is_paused_and_why(command) -> None:
+    command("create", "digest", "--every", "7m", *REST)
+    assert "by hand" not in command("run", "digest")[2]
+    command("pause", "digest", "--note", "holidays")
+    told = "digest is paused: holidays; a run by hand runs all the same, and starts the tasks that follow it"
+    assert told in command("run", "digest")[2]
+
+
 def test_a_task_from_creation_to_deletion(command) -> None:
     code, out, err = command("create", "digest", "--every", "7m", *REST, "--tag", "team=x", "--tz", "Europe/Riga")
     assert code == 0
@@ -41,10 +49,6 @@ def test_a_task_from_creation_to_deletion(command) -> None:
     assert json.loads(command("show", "digest", "-o", "json")[1])["paused_note"] == "away"
     assert command("resume", "digest")[0] == 0
     assert "~m" in command("run", "digest")[1]
-    command("pause", "digest", "--note", "holidays")
-    told = "digest is paused: holidays; a run by hand runs all the same, and starts the tasks that follow it"
-    assert told in command("run", "digest", "-o", "json")[2]
-    command("resume", "digest")
     (fire,) = json.loads(command("history", "digest", "-o", "json")[1])
     assert list(fire) == [
         "fire_id", "task_id", "kind", "nominal_at", "due_at", "fired_at", "accepted_at", "started_at", "ended_at",
