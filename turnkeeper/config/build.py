@@ -43,13 +43,6 @@ def start_file(home: Home, process: str) -> Path:
     return home.run / f"{process}.started"
 
 
-def installer() -> list[str]:
-    """Return the command that installs packages for this program: uv if there is no pip."""
-    if util.find_spec("pip") is None and (uv := shutil.which("uv")):
-        return [uv, "pip", "install", "--python", sys.executable]
-    return [sys.executable, "-m", "pip", "install"]
-
-
 def install_command(*wanted: str) -> str:
     """Return the command with which a person installs packages for this program."""
     if util.find_spec("pip") is None and shutil.which("uv"):
