@@ -8,7 +8,7 @@ from turnkeeper.console.commands import App
 
 _SERVE = Later("agent_runtime.cli.client:serve", "Run the daemon in the foreground.", Panel.START)
 app = App(
-    "Conversations with agents, their turns, and what waits for your decision.",
+    "Conversations with agents, their turns, and the items that wait for your decision.",
     {"serve": _SERVE, **commands("agent_runtime")},
 )
 

@@ -23,7 +23,7 @@ from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.rpc import forms
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = App("Approvals: what waits for your decision.")
+app = App("Approvals: calls and questions that wait for you.")
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
 ForTaskOption = Annotated[
     bool, typer.Option("--for-task", help="From now on, the same call of this task runs without approval.")
@@ -53,7 +53,7 @@ def list_(
     status: terminal.StatusOption = "",
     **page: Any,
 ) -> Listed:
-    """List what waits for your decision: tool calls that a category does not grant, proposals, questions.
+    """List the approvals that wait for your decision: tool calls that a category does not grant, proposals, questions.
 
     Example: turnkeeper approvals list
     """
@@ -111,7 +111,7 @@ def _end_of(row: Row) -> str:
 def resolve(
     approval: ApprovalId,
     why: Annotated[str, typer.Argument(metavar="[MSG]", help="With --reject: the reason, which the agent reads.")] = "",
-    approve: Annotated[bool, typer.Option(help="Run the call as it is, once.")] = False,
+    approve: Annotated[bool, typer.Option(help="Run the call unchanged, once.")] = False,
     reject: Annotated[bool, typer.Option(help="Do not run the call; the turn continues.")] = False,
     edit: Annotated[str | None, typer.Option(metavar="JSON", help="Run the call with these arguments.")] = None,
     respond: Annotated[str | None, typer.Option(metavar="TEXT", help="Use this text as the call's result.")] = None,
@@ -122,7 +122,7 @@ def resolve(
         list[str] | None,
         typer.Option(
             metavar="'N WAY …'",
-            help="Decide the Nth of several calls otherwise: '2 reject why', '3 edit {…}', '4 respond text'.",
+            help="Decide the Nth of several calls differently: '2 reject why', '3 edit {…}', '4 respond text'.",
         ),
     ] = None,
     for_task: ForTaskOption = False,
@@ -136,7 +136,7 @@ def resolve(
     Example: turnkeeper approvals resolve 3f2a9c01 --reject "not today"
     """
     if (for_task or any_value) and not approve:
-        hint = "add --approve" if answer is None else "leave --for-task out: a question is answered each time"
+        hint = "add --approve" if answer is None else "omit --for-task: a question is answered each time"
         raise InvalidInput("only --approve can be extended to the task", where="--for-task", hint=hint)
     if any_value and not for_task:
         raise InvalidInput("is valid only with --for-task", where="--any-value")
@@ -147,7 +147,7 @@ def resolve(
     row = _find(approval, change)
     # The service accepts a repeated decision, in case the first answer was lost; for an expired one, it returns advice.
     if row["status"] != "pending" and row["decision"] != EXPIRED:
-        what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
+        what = f"was already decided: {row['decision']}" if row["decision"] else "is void because its turn has ended"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")
     standing: dict[str, Any] = {"for_task": for_task, "any_value": any_value or ()}
     asked_for = _request(row, *(given if not call else _call_by_call(row, given, call)), **standing)
@@ -177,7 +177,7 @@ def approve_(
     any_value: AnyValueOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run the call as it is, once; with --for-task, always, as a standing exception of its task.
+    """Run the call unchanged, once; with --for-task, always, as a standing exception of its task.
 
     A standing exception allows the same tool with the same arguments, in turns that the task starts. `exceptions list`
     shows it and `exceptions revoke` ends it. It also ends when the task or its category is restricted.
@@ -192,7 +192,7 @@ def approve_(
 
 @app.command("decide")
 def decide(
-    approve: Annotated[list[str] | None, typer.Option(metavar="ID", help="Run the call as it is, once.")] = None,
+    approve: Annotated[list[str] | None, typer.Option(metavar="ID", help="Run the call unchanged, once.")] = None,
     reject: Annotated[list[str] | None, typer.Option(metavar="'ID why'", help="Do not run the call.")] = None,
     edit: Annotated[
         list[str] | None, typer.Option(metavar="'ID JSON'", help="Run the call with these arguments.")
@@ -252,7 +252,7 @@ def _parts(given: list[str] | None) -> Iterator[tuple[str, str]]:
 def _listed(text: str) -> list[Any]:
     if not text:
         return []
-    if text.startswith("@"):  # the module that reads files imports TOML, which is slow to load
+    if text.startswith("@"):  # the module that reads files imports TOML, which loads slowly
         text = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(text[1:]))
     value = json_text.read_value(text, where="--decisions", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
@@ -288,7 +288,7 @@ def _request(row: Row, decision: str, message: str, args_json: str | None, **sta
 def _decision(ways: Mapping[str, str | None], calls: list[str] | None) -> tuple[str, str, str | None]:
     """Return the decision for all calls, its message and its JSON. The decision is empty if only --call is given.
 
-    `ways` holds the text of each given option. The JSON is None for --answer, which is parsed later.
+    `ways` contains the text of each given option. The JSON is None for --answer, which is parsed later.
     """
     given = [(way, text) for way, text in ways.items() if text is not None]
     if len(given) > 1 or not (given or calls):
@@ -322,7 +322,7 @@ def _call_by_call(row: Row, given: tuple[str, str, str | None], calls: list[str]
     found = [own.get(number, all_) for number in range(1, len(asks.calls) + 1)]
     if None in found:
         what = f"call {found.index(None) + 1} is not decided"
-        raise InvalidInput(what, where="--call", hint="decide each, or give --approve or --reject for the others")
+        raise InvalidInput(what, where="--call", hint="decide each call, or give --approve or --reject for the others")
     return "answer", "", json.dumps(forms.answer(asks, [one for one in found if one is not None]))
 
 

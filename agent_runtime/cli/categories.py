@@ -1,6 +1,6 @@
-"""The commands `turnkeeper categories`: they read the category files, as the daemon does.
+"""The commands `turnkeeper categories`, which read the category files as the daemon does.
 
-Parsing categories needs pydantic, whose import takes as long as the rest of a command: it is imported only here.
+Parsing categories needs pydantic, whose import takes as long as the rest of a command, so it is imported only here.
 """
 
 import tomllib
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from agent_runtime.permissions.grant import Grant
     from agent_runtime.permissions.lint import Finding
 
-app = App("Categories: what each kind of standing work may do.")
+app = App("Categories: the permissions of each kind of standing work.")
 _MODULE, _LINT = "agent_runtime.permissions.categories", "agent_runtime.permissions.lint"
 
 
 def _autonomy(row: Mapping[str, object]) -> str:
     if row["autonomous"]:
         return "yes"
-    return "declared, but not allowed here" if row["declared_autonomous"] else "no"
+    return "declared, but not allowed by config.toml" if row["declared_autonomous"] else "no"
 
 
 _COLUMNS = columns(
@@ -50,7 +50,7 @@ _FINDINGS = columns("LEVEL WHERE WHAT")
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    """Return a category's purpose and grants in a few lines: a table would cut them."""
+    """Return a category's purpose and grants in a few lines, because a table would cut them."""
     whose = "" if row["source"] == "shipped" else f"  ({row['path']})"
     about = [f"{row['name']}{whose}", f"  {row['problem'] or row['description']}"]
     if row["problem"]:
@@ -67,14 +67,14 @@ def list_() -> Listed:
 
     Example: turnkeeper categories list -o wide
     """
-    return Listed([_row(entry) for entry in _load().all()], "all of one: turnkeeper categories show NAME")
+    return Listed([_row(entry) for entry in _load().all()], "all fields of one: turnkeeper categories show NAME")
 
 
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="The category's name.")], output: OutputOption = Output.TABLE
 ) -> None:
-    """Show a category's grants, where it is defined, and whether it overrides a shipped one.
+    """Show a category's grants, its file, and whether it overrides a shipped category.
 
     Example: turnkeeper categories show catch-up-summary
     """
@@ -84,7 +84,7 @@ def show(
         ("name", row["name"]),
         ("description", row["description"]),
         ("problem", row["problem"]),
-        ("source", str(row["source"]) + (", overrides the shipped one" if row["overrides_shipped"] else "")),
+        ("source", str(row["source"]) + (", overrides the shipped category" if row["overrides_shipped"] else "")),
         ("file", row["path"]),
         ("autonomous", _autonomy(row)),
         ("silent", "yes" if row["silent"] else "no"),
@@ -117,8 +117,8 @@ def grant(
     """Let a category use tools without approval; with --autonomous, its fires also write without approval.
 
     The command edits the category's file in the home, and with --autonomous also autonomous_allowed in config.toml; it
-    prints the changes. The kind of write and the memory tier of a tool are granted with it. Comments in both files
-    stay.
+    prints the changes. The kind of write and the memory tier of a tool are granted with the tool. Comments in both
+    files stay.
 
     Example: turnkeeper categories grant garden read_beds --autonomous
     """
@@ -149,12 +149,12 @@ def _show_grant(place: Home, found: "Grant", output: Output, *, acts_alone: bool
     row |= {"declared_autonomous": found.autonomous, "allowed_autonomous": bool(found.config)}
     said = [f"{key}: {', '.join(values)}" for key, values in found.added.items()]
     said += ["autonomous = true"] * found.autonomous
-    copied = "; a copy of the shipped one, which it overrides" * found.is_new
+    copied = "; a copy of the shipped category, which it overrides" * found.is_new
     lines = [(str(found.path), f"{'; '.join(said)}{copied}")] if found.changes else []
     lines += [(str(place.config), f"autonomous_allowed names {found.path.stem}")] if found.config else []
     show_record(row, output, name_key="category", lines=lines)
     if not lines:
-        note("everything is already granted")
+        note("all of this is already granted")
     if not acts_alone:
         note("its fires still ask before they write; to let them write without approval:")
         note(f"  turnkeeper categories grant {found.path.stem} --autonomous")

@@ -22,8 +22,8 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 PROCESS = "agent-runtime"
 _WANTS_OBJECT = ("has no attribute 'get'", "is not subscriptable", "indices must be integers")  # in a graph's error
-ANSWER_S, LOOK_S = 3.0, 0.1  # seconds that a command waits for a graph to fail on its answer; between polls
-Ask = Callable[..., Any]  # takes a request, and a method's name if the request does not imply it
+ANSWER_S, LOOK_S = 3.0, 0.1  # seconds that a command waits for a graph to fail on its answer; seconds between two polls
+Ask = Callable[..., Any]  # takes a request, and a method's name if the request does not imply the method
 
 
 def runtime(surface: str = "cli") -> Any:
@@ -47,7 +47,7 @@ def held(request: Any) -> Any:
 
 
 def change(request: Any, method: str = "", surface: str = "cli") -> Any:
-    """Send a request to the daemon, to the method that it is named after. Raises Unreachable if no daemon runs."""
+    """Send a request to the daemon, to the method after which it is named. Raises Unreachable if no daemon runs."""
     with closing(runtime(surface)) as caller:
         return getattr(caller, method or _method_of(request))(request)
 
@@ -100,8 +100,8 @@ def find(found: Sequence[Row], key: str, given: str, what: str) -> Row:
     {'id': 'c-34cd'}
 
     Raises:
-        NotFound: no row does.
-        Conflict: several rows do.
+        NotFound: no row has such an id.
+        Conflict: several rows have such an id.
     """
     named = the_one([row[key] for row in found], given, what, see=f"see: turnkeeper {what}s list")
     return next(row for row in found if row[key] == named)
@@ -142,7 +142,7 @@ def serve() -> None:
     if is_held(place, PROCESS):
         raise Conflict(f"{PROCESS} already runs on this home", where=str(place.root), hint="stop it: turnkeeper down")
     sys.stdout.flush()
-    # A fresh process image: the daemon sets LangGraph's environment before its first import.
+    # Start a fresh process image, because the daemon sets LangGraph's environment before its first import.
     os.execv(  # noqa: S606  our own interpreter and module
         sys.executable, [sys.executable, "-P", "-m", "agent_runtime.daemon", "--home", str(place.root)]
     )

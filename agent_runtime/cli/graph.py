@@ -1,6 +1,6 @@
-"""The commands `turnkeeper graph`: check an author's graph as the daemon would load it, without daemon or home.
+"""The commands `turnkeeper graph`, which check an author's graph as the daemon would load it, without daemon or home.
 
-Loading a graph needs LangGraph, which takes a second to import: it is imported only here.
+Loading a graph needs LangGraph, which takes a second to import, so it is imported only here.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda r
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
 _SERVER = "it calls a LangGraph server: the call fails unless you run a server and give the project its URL"
 _CATCHES = "a call there that needs approval fails the turn: grant it, or do not catch langgraph.errors.GraphBubbleUp"
-_REPEATS = "a call there runs again after your answer to a later one: call one tool in a node, or use a ToolNode"
+_REPEATS = "a call there runs again after your answer to a later call: call one tool in each node, or use a ToolNode"
 _ONCE = "a factory is called when the runtime starts, with an empty config: no --config of a task reaches it"
 _NOTES = (
     ("made_once", "made once", _ONCE),
     ("makes_tools", "makes tools", "only tools that the code names are listed; each call is still judged"),
-    ("shared_names", "shared", "two different tools have this name, so no category grants either; rename one"),
+    ("shared_names", "shared", "two different tools have this name, so no category grants either of them; rename one"),
     ("calls_inside", "tools in tools", "each such call is judged separately, even inside an approved call"),
     ("asks", "asks you", "the graph asks you itself, even if a category grants the call"),
     ("catches", "catches", _CATCHES),
@@ -68,7 +68,7 @@ def check(
         str | None,
         typer.Argument(
             metavar="REF",
-            help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; if omitted, the one in config.toml.",
+            help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; if omitted, the graph in config.toml.",
         ),
     ] = None,
     graph: Annotated[str, typer.Option(help="Only this graph of the home, by its name.")] = "",
@@ -86,7 +86,7 @@ def check(
     place = named_home()
     settings: Any = import_module("turnkeeper.config.settings").load_settings(place)
     os.environ.update(ENVIRONMENT)
-    # A relative path typed here is relative to this folder; one in config.toml, to that file's folder.
+    # A relative path typed here is relative to this folder; a relative path in config.toml, to that file's folder.
     named = {"": reference} if reference else _configured(place, settings, graph)
     with spinner("loading"), redirect_stdout(sys.stderr):  # output of the project is not data of this command
         first, *others = asyncio.run(_reports(place, settings, named, Path.cwd() if reference else place.root))
@@ -125,7 +125,7 @@ def install(
     for conflict in needed.conflicts:
         note(f"the project {conflict}; that version stays")
     if not needed.missing:
-        note("no package that the project lists is missing")
+        note("all packages that the project lists are installed")
     elif dry_run:
         typer.echo(needed.command)
     else:
@@ -139,22 +139,22 @@ def _catalog(place: Home, settings: Any) -> Any:
 
 
 def _configured(place: Home, settings: Any, graph: str) -> dict[str, str]:
-    """Return the references of the home's graphs by name, the default one first; or only the named graph."""
+    """Return the references of the home's graphs by name, the default graph first; or only the named graph."""
     catalog = _catalog(place, settings)
     names = [one.name for one in catalog.entries() if one.reference and not one.is_assistant]
     if graph:
         catalog.require(graph)
         names = [name for name in names if name == catalog.graph_of(graph)]
     if not names:
-        hint = f"name one, or write graph = … under [agents.{FIRST_AGENT}]"
+        hint = f"name a graph, or write graph = … under [agents.{FIRST_AGENT}]"
         raise NotFound(
-            "no graph of your own is configured: turns run the default agent", where=str(place.config), hint=hint
+            "no graph of your own is configured, so turns run the default agent", where=str(place.config), hint=hint
         )
     return {name: catalog.references[name] for name in names}
 
 
 async def _reports(place: Home, settings: Any, named: Mapping[str, str], base: Path) -> list[Mapping[str, Any]]:
-    """Report on graphs; errors of the first graph are raised, because it was asked for or a start needs it."""
+    """Report on graphs; errors of the first graph are raised, because the user asked for it or a start needs it."""
     found: list[Mapping[str, Any]] = []
     for name, text in named.items():
         try:
@@ -173,7 +173,7 @@ async def _report(place: Home, settings: Any, name: str, text: str, base: Path) 
     categories: Any = import_module("agent_runtime.permissions.categories").Categories(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)
-    # A model may need its API key at construction.
+    # The construction of a model may need the model's API key.
     import_module("agent_runtime.graph.models.make").take_keys(place, os.environ)
     async with opening.open_graph(text, base, trusted=trusted, environ=os.environ) as opened:
         known = {"label": catalog.label(name) if catalog else "", "assistants": own}
@@ -230,7 +230,7 @@ def _grant(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe where a namespace without a tier is stored, how it is searched, who may use it, and what is ignored."""
+    """Describe where a namespace without a tier is stored, how it is searched, who may use it, and ignored settings."""
     kept = (
         f"a namespace without a tier is in {store['default_tier']} as {store['kept_as']}…, searched {store['search']}"
     )

@@ -31,7 +31,7 @@ def span(start: str | None, end: str | None) -> str:
 
 
 def left(interrupt: Mapping[str, Any], now: datetime) -> str:
-    """Format the time until an approval expires; `-` if it is not pending or does not expire.
+    """Format the time until an approval expires; `-` if it is not pending or never expires.
 
     >>> asked = {"status": "pending", "expires_at": "2026-03-02T10:00:00Z"}
     >>> left(asked, parse_rfc3339("2026-03-02T09:15:00Z")), left(asked | {"status": "resolved"}, datetime.now(UTC))
@@ -71,7 +71,7 @@ def resolve_command(interrupt: Mapping[str, Any]) -> str:
 
 
 def grants(interrupt: Mapping[str, Any]) -> list[str]:
-    """Return the command that grants what an approval lacks to its category; empty if no command can.
+    """Return the command that grants to a category what an approval lacks; empty if no command can.
 
     >>> grants({"kind": "permission", "task_name": "t", "category": "garden", "missing_scope": "tool:look"})
     ['turnkeeper categories grant garden tool:look']
@@ -135,7 +135,7 @@ def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
 
 
 def needs(interrupt: Mapping[str, Any]) -> str:
-    """Return the scope that a call lacks; a proposal lacks none, but its category is not autonomous."""
+    """Return the scope that a call lacks; a proposal lacks no scope, but its category is not autonomous."""
     return "needs your approval" if interrupt["kind"] == "proposal" else f"needs {interrupt['missing_scope']}"
 
 

@@ -2,7 +2,7 @@
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
-_APPROVALS = Later("agent_runtime.cli.approvals:app", "Approvals: what waits for your decision.", Panel.TALK)
+_APPROVALS = Later("agent_runtime.cli.approvals:app", "Approvals: calls and questions that wait for you.", Panel.TALK)
 _COMMANDS = {
     "approvals": _APPROVALS,
     "interrupts": _APPROVALS._replace(panel=None),

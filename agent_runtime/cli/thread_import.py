@@ -1,4 +1,4 @@
-"""The command that imports the threads of a LangGraph program of the author's own."""
+"""The command that imports the threads of an author's own LangGraph program."""
 
 import asyncio
 from contextlib import closing

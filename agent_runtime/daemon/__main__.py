@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def _assembly() -> Any:
-    with loading():  # saves a quarter of the start-up time
+    with loading():  # this saves a quarter of the start-up time
         return import_module("agent_runtime.daemon.assembly")
 
 
@@ -62,4 +62,4 @@ if __name__ == "__main__":
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(exit_code)  # a normal exit waits for every thread, and a graph's thread may hang
+    os._exit(exit_code)  # a normal exit would wait for every thread, and a graph's thread may hang

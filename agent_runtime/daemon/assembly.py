@@ -1,4 +1,4 @@
-"""The runtime's process: it assembles its parts, serves them on a socket, and drains them at the end.
+"""The runtime's process, which assembles its parts, serves them on a socket, and drains them at the end.
 
 Tests assemble a runtime in their own process.
 """
@@ -72,9 +72,9 @@ from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_ser
 MOST_AT_ONCE = 32
 PROCESS = "agent-runtime"
 MOST_THREADS = 1024  # started on demand; a thread that hangs is lost until the process ends
-DRAIN_GRACE_S = 60.0  # for running turns to reach a checkpoint
+DRAIN_GRACE_S = 60.0  # time for running turns to reach a checkpoint
 CALLS_GRACE_S = 2.0
-LAST_GRACE_S = 8.0  # for quick steps; a graph may have left a task that never ends
+LAST_GRACE_S = 8.0  # time for quick steps; a graph may have left a task that never ends
 
 
 @contextlib.asynccontextmanager
@@ -94,14 +94,14 @@ async def assemble(
     """Open the stores and assemble a runtime. The caller holds the process's lock.
 
     Args:
-        clock: default the machine's clock; tests pass another.
-        entropy: default the machine's randomness; tests pass another.
-        build: makes the graph from tools, middleware and checkpointer; default the configured graph or the default
-            agent; tests pass another.
-        place: the location of the turn table and the workspace; default from the settings; tests pass a file or a URL.
+        clock: by default the machine's clock; tests pass another clock.
+        entropy: by default the machine's randomness; tests pass another source.
+        build: makes the graph from tools, middleware and checkpointer; by default the configured graph or the default
+            agent.
+        place: the location of the turn table and the workspace; by default from the settings; tests pass another.
         shared: a database that several machines share, if the settings name one.
         worker: the threads of the stores; a simulation passes another class.
-        files: default the machine's files, synced in groups; a simulation passes files whose writes fail.
+        files: by default the machine's files, synced in groups; a simulation passes files whose writes fail.
 
     Raises:
         Corrupt: a store cannot be read.
@@ -207,7 +207,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             await _tell(runtime.beat, nodes.Beat.leave)
             if not is_lost:
                 await signer.sign()
-            servicer.close()  # only after the outcomes of turns that ended meanwhile have been reported
+            servicer.close()  # only after the runtime has reported the outcomes of turns that ended meanwhile
             await server.stop(CALLS_GRACE_S)
             observers.close()
             runtime.mailboxes.close()
@@ -238,7 +238,7 @@ def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[chain.Sig
 class Threads(ThreadPoolExecutor):
     """The threads in which graphs run synchronous code. The process does not wait for them at its end.
 
-    A tool that hangs in a thread blocks only its own turn: a thread cannot be cancelled, only abandoned.
+    A tool that hangs in a thread blocks only its own turn, because a thread can only be abandoned, not cancelled.
     """
 
     def __init__(self) -> None:
@@ -254,7 +254,7 @@ def use_threads() -> None:
 
 
 async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[None]]) -> None:
-    """Notify the other machines, if any; if the database is away, they detect the change by themselves."""
+    """Notify the other machines, if any; if the database does not answer, they detect the change themselves."""
     if beat is not None:
         with contextlib.suppress(MachineTrouble, Conflict):
             await what(beat)
@@ -458,6 +458,6 @@ class Basis:
 
     def _secrets(self) -> frozenset[str]:
         if not self.graphs.opened and self.settings.model.name == OFFLINE:
-            return frozenset()  # no key was given, so no server can repeat it
+            return frozenset()  # no key was given, so no server can return it
         of_projects = self.graphs.environment
         return known_secrets(self.home, {**os.environ, **self.environ}, self.settings.model.base_url, of_projects)

@@ -1,4 +1,4 @@
-"""Metrics of the runtime. `docs/reference/metrics.md` lists them for people."""
+"""Metrics of the runtime. `docs/reference/metrics.md` documents them for users."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ class Counters:
             "model",
         )
         self.money = metrics.Counter(
-            "turnkeeper_money", "what these tokens cost, by the prices of models, in your currency", "model"
+            "turnkeeper_money", "the cost of these tokens, by the prices of models, in your currency", "model"
         )
         self.set_aside = metrics.Counter(
             "turnkeeper_envelopes_quarantined", "envelopes that could not be read or processed"
@@ -86,7 +86,7 @@ class Counters:
             self.turns.add(fields["state"])
 
     def resolved(self, fields: Mapping[str, Any]) -> None:
-        """Count a decision, and the time it took."""
+        """Count a decision, and the time until the decision."""
         self.decided.add(fields["decision"])
         if (waited_s := fields.get("waited_s")) is not None:
             self.waited.add(waited_s)

@@ -1,8 +1,8 @@
-"""Context shared by all parts of `graph`: the turn around the running code, and the facts about a tool.
+"""The context that all parts of `graph` share: the turn around the running code, and the facts about a tool.
 
 Our own graph declares `TurnContext` as its runtime context. An author's graph has another context, or none. A context
-variable reaches every node, subgraph and tool of both: tasks inherit it, and LangGraph copies it into the worker
-threads for sync code. A thread that a tool starts itself inherits nothing: no turn, no permissions.
+variable reaches every node, subgraph and tool of both graphs: tasks inherit it, and LangGraph copies it into the worker
+threads for synchronous code. A thread that a tool itself starts inherits neither the turn nor its permissions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -28,7 +28,7 @@ class Content:
 
     Attributes:
         digest: equal for equal content.
-        asks: why a call asks although its scope is granted; empty if it does not.
+        asks: why a call asks although its scope is granted; empty if the call does not ask.
         inexact: why the digest is valid in this process only; empty if it is valid after a restart too.
     """
 
@@ -45,7 +45,7 @@ class ToolSpec:
         tool: the tool, whose name for models has underscores: `workspace_read`. Only this very object has the scope.
         scope: the scope's name in categories, with a dot: `workspace.read`.
         effect: read, external-read or write.
-        content: for a tool that the author supplies: takes a call's id, and returns the content to judge the call by.
+        content: for a tool that the author supplies: returns the content by which to judge the call with an id.
     """
 
     tool: BaseTool
@@ -57,8 +57,8 @@ class ToolSpec:
 class lifetime:  # noqa: N801  used as a function
     """The lifetime of a block: a task that the block leaves running no longer acts for any turn.
 
-    Such a task may get work of another turn through a queue, and must not use the first turn's grant for it. A block is
-    a node, a tool call or a turn.
+    Such a task may get work of another turn through a queue, and must not use the grant of the first turn for this
+    work. A block is a node, a tool call or a turn.
     """
 
     __slots__ = ("_token", "around", "over")
@@ -76,7 +76,7 @@ _LIFETIME: ContextVar[lifetime | None] = ContextVar("turnkeeper_lifetime", defau
 
 
 def is_over() -> bool:
-    """Return whether the node, tool call or turn that began the running code is over."""
+    """Return whether the node, tool call or turn that began the running code has ended."""
     place = _LIFETIME.get()
     while place is not None and not place.over:
         place = place.around
@@ -96,7 +96,7 @@ def turn_around(turn: TurnContext) -> Iterator[TurnContext]:
 
 
 def recording(questions: Questions) -> AbstractContextManager[Questions]:
-    """During the block, record the guard's questions in `questions`, keyed by LangGraph's interrupt id."""
+    """During the block, record the guard's questions in `questions`, with LangGraph's interrupt ids as keys."""
     return bound(_QUESTIONS, questions)
 
 

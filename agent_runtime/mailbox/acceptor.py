@@ -1,8 +1,8 @@
 """Acceptance of triggers: each new trigger becomes an envelope on disk. This module decides nothing about turns.
 
 Triggers that arrive while a group is being written form the next group, so that many fires share one sync of the inbox.
-A key row records an accepted key. It is written when the envelope is claimed; until then the envelope itself is in the
-inbox. The inbox is read first, because an envelope leaves the inbox only after its key row is on disk.
+A key row records an accepted key. The row is written when the envelope is claimed; until then the envelope itself is in
+the inbox. The inbox is read first, because an envelope leaves the inbox only after its key row is on disk.
 
 A fire for an agent that the runtime does not host gets its row after its envelope is on disk, and before its sender
 gets the receipt. From then on `TerminalDeliveries` checks the inbox: an archived envelope was delivered by its reader,
@@ -52,7 +52,7 @@ class TerminalDeliveries:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, elsewhere: Sequence[tuple[Trigger, str]]) -> None:
-        """Take over the fires of an earlier process, and follow them.
+        """Take over the fires of an earlier process, and follow them until they are settled.
 
         Args:
             elsewhere: the fires in inboxes of agents that the runtime does not host, with their envelopes' names.
@@ -68,7 +68,7 @@ class TerminalDeliveries:
         self._looking = asyncio.create_task(self._follow(), name="terminal-deliveries")
 
     async def stop(self) -> None:
-        """Stop looking; unsettled fires stay as they are."""
+        """Stop checking; unsettled fires stay unchanged."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -97,7 +97,7 @@ class TerminalDeliveries:
             self._log.emit_all([line for line in [_log_line(header, fresh=True, name=header.key)] if line])
 
     async def look(self) -> int:
-        """Settle the fires that were read, withdrawn or lost; return how many were waiting."""
+        """Settle the fires that were read, withdrawn or lost; return the number of waiting fires."""
         left = await self._store.read(mail.waiting_deliveries)
         if not left:
             return 0
@@ -114,7 +114,7 @@ class TerminalDeliveries:
             news = self._added.next()
             try:
                 left = await self.look()
-            except (TurnkeeperError, OSError) as error:  # full disk, or no free descriptor: look again
+            except (TurnkeeperError, OSError) as error:  # the disk is full, or no descriptor is free: check again
                 self._log.emit("inbox.unreadable", reason=f"{type(error).__name__}: {error}"[:500])
                 left = 1
             # If machines share the store, another machine may have put the envelope there.
@@ -215,7 +215,7 @@ class Acceptor:
 
         Raises:
             InvalidInput: the trigger does not fit an envelope.
-            Conflict: its key is known for another trigger.
+            Conflict: its key is already used for another trigger.
             Exhausted: the inbox or the disk is full; nothing was accepted.
         """
         return await self.queue(trigger)
@@ -296,7 +296,7 @@ class Acceptor:
         self._answer(accepted)
 
     async def _known(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the digests of those keys that were accepted, or whose envelopes are in an inbox."""
+        """Return the digests of the keys that were accepted, or whose envelopes are in an inbox."""
         wanted = list(keys)
         queued = {key: known.digest for key, known in (await self.mailboxes.find(wanted)).items()}
 

@@ -1,8 +1,8 @@
 """Messages between agents: agent0 sends to its workers and to agents in terminals, and each answers agent0.
 
-All messages are envelopes. After a crash, either the envelope exists or a row records that it is still owed. A
+All messages are envelopes. After a crash, either the envelope exists or a row records that the answer is still owed. A
 worker's turn runs on the worker's own thread in the sender's channel. It has the sender's grant without the right to
-send: workers answer, and start no other agents. Only agent0 talks to the author.
+send, because workers answer, and start no other agents. Only agent0 talks to the author.
 
 Messages of agents in terminals come from their outboxes (`agent_runtime/mailbox/outboxes.py`).
 """
@@ -48,7 +48,7 @@ class _Ended:
 
 
 class AgentMessages:
-    """Sender of messages and answers, each once.
+    """Sender of messages and answers, each sent once.
 
     Attributes:
         owing: notified when a turn ends and its sender waits for an answer.
@@ -92,7 +92,7 @@ class AgentMessages:
             news, again_s = self.owing.next(), AGAIN_S if self._mailboxes.is_shared else IDLE_S
             try:
                 await self.answer_owed()
-            except (TurnkeeperError, OSError) as error:  # the inbox or the disk is full: the owed answer stays recorded
+            except (TurnkeeperError, OSError) as error:  # the inbox or the disk is full: the answer stays on record
                 self._log.emit("answer.delayed", reason=f"{type(error).__name__}: {error}"[:500])
                 again_s = AGAIN_S
             await self._clock.wait(news, again_s)
@@ -141,7 +141,7 @@ class AgentMessages:
 
 
 def thread_of(worker: str, channel: str) -> str:
-    """Return the thread of a worker for a channel, always the same one.
+    """Return the thread of a worker for a channel; it is always the same thread.
 
     >>> thread_of("agent1", "general")
     'agent1-0feae16d'
@@ -165,7 +165,7 @@ def _answer(ended: _Ended) -> Trigger | None:
     """Return the answer to the agent that waits for an ended turn.
 
     Use the thread and grant of the turn that sent the message. If an agent in a terminal sent the message unasked, no
-    such turn exists: use those of the ended turn.
+    such turn exists, so use those of the ended turn.
     """
     item = ended.delegation
     of = ended.parent if ended.parent is not None or item.parent else ended.turn

@@ -1,7 +1,7 @@
-"""One agent's inbox, outside the runtime: its only reader, its envelopes as rows, and who may put envelopes back.
+"""One agent's inbox, outside the runtime: its only reader, its envelopes as rows, and the right to put envelopes back.
 
-Reading rows makes no folder, takes nothing and needs no lock. If several machines share the store, an inbox is rows of
-the store (`agent_runtime/mailbox/shared_inbox/`).
+Reading rows creates no folder, claims nothing and needs no lock. If several machines share the store, an inbox is rows
+of the store (`agent_runtime/mailbox/shared_inbox/`).
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Reader:
         self._failpoints = Failpoints(os.environ)
 
     def ready(self) -> str:
-        """Return why the inbox cannot be read now; empty if it can. Raises Conflict as :meth:`ReaderLock.keep`."""
+        """Return why the inbox cannot be read now, or "". Raises Conflict as :meth:`ReaderLock.keep`."""
         self._lock.keep()
         return ""
 
@@ -65,7 +65,7 @@ class Reader:
         return self._inbox.adopt()
 
     def claim(self, limit: int = 1) -> list[Claimed]:
-        """Claim waiting envelopes, in order. Quarantine malformed ones."""
+        """Claim waiting envelopes, in order. Quarantine malformed envelopes."""
         return self._inbox.claim(limit)
 
     def waiting(self) -> int:
@@ -160,7 +160,7 @@ def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
         for name in names_in(folder / place):
             if len(rows) >= limit:
                 return rows
-            # An invalid envelope is quarantined when it is claimed; a missing one was claimed.
+            # An invalid envelope is quarantined when it is claimed; a missing envelope was claimed.
             with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                 envelope = decode(unsealed(SystemFiles().read(folder / place / name, LARGEST_FILE)))
                 rows.append({"place": place, **envelope_row(name, envelope)})

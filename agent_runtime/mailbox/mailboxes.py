@@ -38,7 +38,7 @@ class Delivery:
     Attributes:
         lease: the lease under which a row of a shared store was claimed; None for a file.
         number: the number of that row.
-        wish: the reason to look at the thread, if the envelope carries no trigger.
+        wish: the reason to check the thread, if the envelope carries no trigger.
         elsewhere: True if the envelope is for the inbox of an agent in a terminal.
         field: the invalid field of a fire that no process can begin; empty if the fire can begin or the field is
             unknown.
@@ -80,7 +80,7 @@ class Mailboxes:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inbox")
 
     async def open(self) -> list[tuple[Trigger, str]]:
-        """Read the envelopes in the inboxes, and sync them to disk; make the home's key if it has none.
+        """Read the envelopes in the inboxes, and sync them to disk; make a key if the home has none.
 
         Return the fires in the inboxes of agents that the runtime does not host, each with its envelope's name. Raises
         Corrupt if the key was lost.
@@ -129,10 +129,10 @@ class Mailboxes:
         """Release a thread at once, for other machines to continue."""
 
     def lost(self, _lease: Lease) -> None:
-        """Give up a thread, because it has another owner."""
+        """Give up a thread, because another process owns it."""
 
     async def let_go(self, _thread_id: str) -> bool:
-        """Release a thread; return False if something waits for it."""
+        """Release a thread; return False if an item waits for it."""
         return True
 
     def queued(self) -> Iterator[TriggerHeader]:
@@ -169,10 +169,10 @@ class Mailboxes:
             return False
 
     async def lay_out(self, delivery: Delivery) -> None:
-        """Do nothing: without a shared store, acceptance puts a fire directly into the inbox of its agent."""
+        """Do nothing, because without a shared store, acceptance puts a fire directly into the inbox of its agent."""
 
     async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
-        """Return the states of envelopes for an agent in a terminal, by key; `wanted` holds their names."""
+        """Return the states of envelopes for an agent in a terminal, by key; `wanted` contains their names."""
         return await self._run(lambda: envelope_states(self._other(agent).folder, wanted, self._files))
 
     async def was_received(self, name: str) -> bool:
@@ -238,7 +238,7 @@ class Mailboxes:
             inbox.archive_all([delivery.claimed for delivery in deliveries if delivery.agent == agent])
 
     def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Write receipts; if the disk is full, write them with the next ones, without delaying the envelopes."""
+        """Write receipts; if the disk is full, write them with the next receipts, without delaying the envelopes."""
         self._unwritten += [delivery.claimed for delivery in deliveries]
         with contextlib.suppress(Exhausted):
             self._ledger.received(self._unwritten, durable=False)
@@ -292,7 +292,7 @@ class Mailboxes:
         return self._received(taken)
 
     def _drop_retired_keys(self) -> None:
-        """Drop retired keys if no inbox holds an envelope that they may have sealed."""
+        """Drop retired keys if no inbox contains an envelope that they may have sealed."""
         folders = (inbox.folder / place for inbox in self._inboxes.values() for place in ("inbox", "claimed"))
         if not any(self._files.names(folder) for folder in folders):
             self._keys.drop_retired(self._clock.now())
@@ -310,7 +310,7 @@ class Mailboxes:
         for agent in agents_with_inboxes(self._home):
             if agent in self._inboxes:
                 continue
-            with contextlib.suppress(InvalidInput):  # a folder that others can write: its fires are refused one by one
+            with contextlib.suppress(InvalidInput):  # others can write to the folder: its fires are refused one by one
                 found += _read(self._other(agent))
                 self._files.sync_folder(self._other(agent).folder / "inbox")
         return [(trigger, name) for trigger, name in found if trigger.source == "fire"]

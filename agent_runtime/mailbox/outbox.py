@@ -5,11 +5,11 @@
 outbox/ ──take (rename)──► taken/ ──deliver, as from the folder's owner──► removed
                               └──────refuse──► refused/ (with the reason beside it)
 
-A file proves no identity; its folder does. A hostile program may write anything in these folders. So each folder and
-file is opened by its name in the folder above, never through a link, and without blocking.
+A file proves no identity, but its folder does. A hostile program may write anything in these folders. So each folder
+and file is opened by its name in the folder above, never through a link, and without blocking.
 
-A message is delivered once. A file in `taken/` keeps its name until it is removed. The message's key is made from its
-id, or from that name if it has no id, so that a process that finds the file after a crash delivers the same key.
+A message is delivered once. A file in `taken/` keeps its name until it is removed. The message's key comes from its id,
+or else from that name, so that a process that finds the file after a crash delivers the same key.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ from turnkeeper.storage.files import machine_errors
 from turnkeeper.times import rfc3339
 
 LARGEST_FILE = 1 << 20  # bytes of a message as JSON, in which each character may be escaped
-MOST_LISTED = 1000  # names read in one pass
-MOST_UNSETTLED = 16  # incomplete files in one pass
+MOST_LISTED = 1000  # most names read in one pass
+MOST_UNSETTLED = 16  # most incomplete files in one pass
 MOST_REFUSED = 1000  # files kept for the author; the agent's outbox is blocked until they are removed
 _SENT = frozenset({"message", "ack"})
 _TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "body", "ts")
 _FIELDS = frozenset({"v", "requires_ack", "meta", *_TEXTS})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EACCES}  # links, sockets: not the machine's fault
+_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EACCES}  # links, sockets: not a fault of the machine
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -57,7 +57,7 @@ def read_letter(data: bytes, sender: str, *, name: str, at: datetime) -> Envelop
     message, the time is `at`, and the id is made from `name`. The sender in the file is ignored.
 
     Raises:
-        InvalidInput: not a message, or one that this agent may not send; `where` names the field.
+        InvalidInput: the file is not a message, or is one that this agent may not send; `where` names the field.
     """
     fields = parse_object(data, where="envelope")
     unknown = sorted(fields.keys() - _FIELDS)
@@ -96,7 +96,7 @@ def _checked(letter: Envelope) -> Envelope:
     if letter.kind == "message" and (not letter.text.strip() or size > LONGEST_MESSAGE):
         raise InvalidInput(f"a message has 1 to {LONGEST_MESSAGE} bytes", where="text")
     if letter.kind == "ack" and size:
-        raise InvalidInput("an ack has none", where="text")
+        raise InvalidInput("an ack has no text", where="text")
     return letter
 
 
@@ -110,7 +110,7 @@ def _meta(given: object, kind: str) -> dict[str, Any]:
         return {}
     known = {"envelope"} if kind == "ack" else {"answers", "hops"}
     if not isinstance(given, dict) or not given.keys() <= known:
-        raise InvalidInput("is made by the runtime; leave it out", where="meta")
+        raise InvalidInput("is set by the runtime; omit it", where="meta")
     hops = given.get("hops", 0)
     if not all(isinstance(value, str) for key, value in given.items() if key != "hops"):
         raise InvalidInput("has the wrong type", where="meta")
@@ -125,7 +125,7 @@ def send(home: Home, envelope: Envelope, *, clock: Clock, entropy: Entropy) -> s
 
     Raises:
         InvalidInput: the runtime would refuse the envelope; nothing was written.
-        Exhausted: no room.
+        Exhausted: there is no room.
     """
     read_letter(encode(envelope), envelope.sender, name=envelope.id, at=envelope.at)
     return put_letter(home, envelope, clock=clock, entropy=entropy)
@@ -141,17 +141,17 @@ class Outbox:
     _unsettled: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def take(self, most: int) -> list[str]:
-        """Move up to `most` files to `taken/`, oldest first; return all names in it, including those of earlier calls.
+        """Move up to `most` files to `taken/`, oldest first; return all names there, including those of earlier calls.
 
-        An incomplete file is left until a second check finds it unchanged.
+        An incomplete file is left until a second check finds the file unchanged.
 
         Raises:
             InvalidInput: one of the folders is not this user's own folder.
-            Exhausted: no room, or the author must first look at refused messages.
+            Exhausted: there is no room, or the author must first check refused messages.
         """
         with self._opened() as places:
             if len(os.listdir(places["refused"])) >= 2 * MOST_REFUSED:
-                hint = "look at them: turnkeeper inbox quarantine; then remove them"
+                hint = "check them with: turnkeeper inbox quarantine; then remove them"
                 raise Exhausted(f"holds {MOST_REFUSED} refused messages", where=str(self.folder / "refused"), hint=hint)
             lying = sorted(name for name in os.listdir(places["taken"]) if not name.startswith("."))
             ready = self._ready(places["outbox"], most - len(lying))
@@ -229,7 +229,7 @@ def _open_folder(name: str, above: int | None, opened: contextlib.ExitStack) -> 
 
 
 def _marks(outbox: int) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield each file's name after values that change with the file, its time first."""
+    """Yield each file's name after values that change with the file, beginning with its time."""
     with os.scandir(outbox) as entries:
         names = [entry.name for entry in islice(entries, MOST_LISTED) if not entry.name.startswith(".")]
     for name in names:
@@ -239,7 +239,7 @@ def _marks(outbox: int) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _whole(name: str, folder: int) -> bool:
-    """Return whether a file is complete JSON; a writer may still be writing it."""
+    """Return whether a file is complete JSON, because a writer may still be writing it."""
     with contextlib.suppress(TurnkeeperError, FileNotFoundError):
         parse_object(_read(name, folder), where="envelope")
         return True
@@ -267,7 +267,7 @@ def _refuse_odd(found: os.stat_result) -> None:
     for wrong, what in (
         (not stat.S_ISREG(found.st_mode), "is not a plain file"),
         (found.st_uid != os.geteuid(), "belongs to another user"),
-        (found.st_nlink != 1, "has another name elsewhere: it is a hard link"),
+        (found.st_nlink != 1, "has another name elsewhere, because it is a hard link"),
         (found.st_size > LARGEST_FILE, f"is larger than {LARGEST_FILE} bytes"),
     ):
         if wrong:

@@ -1,4 +1,4 @@
-"""The messages of agents in terminals: each is taken from its agent's outbox and delivered to agent0 once.
+"""The messages of agents in terminals. Each message is taken from its agent's outbox and delivered to agent0 once.
 
 An agent in a terminal answers through its outbox, once for each message of agent0. The answer becomes a turn on the
 thread where agent0 asked. Any other message becomes a turn on a separate thread in a separate channel, which writes
@@ -37,7 +37,7 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.rpc.process import Failpoints
 
 POLL_S = 1.0  # agents write their files without a notification
-MOST_A_MINUTE = 60  # messages of one agent, in a burst or over time; more messages wait in its outbox
+MOST_A_MINUTE = 60  # messages of one agent, in a burst or over time; further messages wait in its outbox
 CATEGORY = "conversation"
 PEER = "peer"
 
@@ -174,7 +174,7 @@ class Outboxes:
         return self._narrow(letter, hops=1, thread_id=fire.thread_id, channel=fire.channel, parent=turn_id)
 
     def _unasked(self, letter: Envelope) -> Trigger:
-        # A stranger's message must not write, nor be read together with another channel's memory.
+        # A stranger's message must not write, and no turn may read it together with another channel's memory.
         agent, thread = letter.sender, letter.thread
         is_own = re.fullmatch(rf"{re.escape(agent)}-[0-9a-f]{{8}}", thread, re.ASCII)
         given = thread if is_own else thread_of(agent, thread or agent)

@@ -1,10 +1,10 @@
-"""A pane of tmux with an agent's program, and safe pasting of text at the program's prompt.
+"""A tmux pane with an agent's program, and the safe pasting of text at the program's prompt.
 
 Any program that runs in a pane reads the typed text. So the first program is remembered, and no text is pasted after
-another program has started. Text is pasted only while the program waits at an empty prompt and reads single keys. It is
-pasted line by line, each piece without a line break, and each only after the program has read the previous piece. If
-the program ends in between, the shell after it gets at most a line without its end, or an end without its line, and
-runs nothing.
+another program has started. Text is pasted only while the program waits at an empty prompt and reads single keys. The
+text is pasted line by line, each piece without a line break, and each only after the program has read the previous
+piece. If the program ends in between, the shell after it gets at most a line without its end, or an end without its
+line, and runs nothing.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
 PATIENCE_S = 30.0
 TAKEN_WITHIN_S = 3.0
-SETTLE_S = 0.15  # programs that detect pastes by their speed take an Enter that follows at once as part of the paste
+SETTLE_S = 0.15  # programs that detect pastes by their speed take an immediate Enter as part of the paste
 LOOK_S = 0.01
 MOST_LINES = 200
 _BREAK = " \u23ce "  # replaces a line break that cannot be pasted
@@ -94,7 +94,7 @@ class Pane:
     """The active pane of a session, or the pane named by `SESSION:WINDOW.PANE` or `%ID`."""
 
     def __init__(self, target: str, *, server: str, prompt: str, clock: SystemClock) -> None:
-        """Take the target, the name of its tmux server (empty for the default one), and the prompt's expression.
+        """Take the target, the name of its tmux server (empty for the default server), and the prompt's expression.
 
         Raises:
             InvalidInput: the target is not a session name, or the prompt is not an expression.
@@ -119,7 +119,7 @@ class Pane:
         """Return the program in the pane, and remember the program as the agent.
 
         Raises:
-            NotFound: there is no such pane, or its program has ended.
+            NotFound: no such pane exists, or its program has ended.
             Conflict: the program is a shell, which would run the text.
         """
         found = self._look()
@@ -137,7 +137,7 @@ class Pane:
         """Return why the text cannot be pasted now; empty if the program waits at an empty prompt.
 
         Raises:
-            NotFound, Conflict: the program has ended, or another one runs in the pane.
+            NotFound, Conflict: the program has ended, or another program runs in the pane.
         """
         self._check()
         if self._waits is None:
@@ -156,8 +156,8 @@ class Pane:
         """Paste the text line by line, then press Enter.
 
         Raises:
-            NotFound, Conflict: another program runs in the pane, or the program does not read the text. Then Enter was
-                not pressed, and a part of the text may be in the pane.
+            NotFound, Conflict: another program runs in the pane, or the program does not read the text. In that case
+                Enter was not pressed, and a part of the text may be in the pane.
         """
         before = self._screen()
         for piece in pieces(prose(text), breaks=self._takes_breaks()):
@@ -165,7 +165,7 @@ class Pane:
             self._until(self._has_taken_all)
         self._until(lambda: self._screen() != before and self._has_taken_all())
         self._clock.block(SETTLE_S)
-        # Enter is pasted too: `send-keys` is ignored while somebody scrolls in the pane.
+        # Enter is pasted too, because `send-keys` is ignored while a person scrolls in the pane.
         self._insert("\r", buffer)
 
     def say(self, text: str, waiting: int) -> None:
@@ -195,8 +195,8 @@ class Pane:
     def _until(self, probe: Callable[[], bool]) -> None:
         if not self._clock.poll(probe, timeout_s=TAKEN_WITHIN_S, every_s=LOOK_S):
             self._check()
-            hint = "look at the pane; the envelope was not archived"
-            raise Conflict(f"the program in tmux session {self._name} does not take the text", hint=hint)
+            hint = "check the pane; the envelope was not archived"
+            raise Conflict(f"the program in tmux session {self._name} does not read the text", hint=hint)
         self._check()
 
     def _check(self) -> None:
@@ -234,7 +234,7 @@ class Pane:
         return flag == "1" or (not flag and self._is_known)
 
     def _has_taken_all(self) -> bool:
-        """Return whether the pasted text was read; the caller checks next whether the same program read it."""
+        """Return whether the pasted text was read; the caller then checks that the same program read it."""
         self._check()  # tmux writes the pasted text before it answers this query
         # For a program that reads lines, the terminal counts only whole lines.
         return self._unread() == 0 and self._reads_keys()
@@ -272,7 +272,7 @@ class Pane:
 
 
 def pieces(text: str, *, breaks: bool) -> list[str]:
-    r"""Return the text in pieces to paste; a line break is always a piece of its own.
+    r"""Return the text in pieces to paste; a line break is always a separate piece.
 
     >>> pieces("a\n\nb", breaks=True)
     ['a', '\n', '\n', 'b']

@@ -1,9 +1,9 @@
 """The inboxes of hosted agents in a store that machines share: rows that a process claims thread by thread.
 
-A process owns a thread while it handles the thread's envelopes, and releases the thread when none is left. It renews
-the lease of all its threads together, every two seconds. After ten seconds without a renewal it stops its turns, before
-another process may take the threads. The inboxes of agents in terminals are rows too. Only data of one machine stays in
-files: handoffs, shutdowns, and outgoing messages of agents in terminals.
+A process owns a thread while it handles the thread's envelopes, and releases the thread when no envelope is left. It
+renews the lease of all its threads together, every two seconds. After ten seconds without a renewal it stops its turns,
+before another process may take the threads. The inboxes of agents in terminals are rows too. Only data of one machine
+stays in files: handoffs, shutdowns, and outgoing messages of agents in terminals.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 
 RENEW_S = 2.0
 FENCE_S = 10.0  # without a renewal; shorter than a lease
-MOST_OWNED = 128  # threads; more than can run, because some wait for the end of a pause
-MOST_TAKEN = 32  # threads taken at once, so that other machines get some
-LEFT_S = 5.0  # until the next check of a thread that was left to other machines
+MOST_OWNED = 128  # threads; more than can run, because some threads wait for the end of a pause
+MOST_TAKEN = 32  # threads taken at once, so that other machines get some threads
+LEFT_S = 5.0  # time until the next check of a thread that was left to other machines
 _AGENT = "agent"
 ReadFire = Callable[[bytes], triggers.Trigger]
 OnTaken = Callable[[str], Awaitable[None]]
@@ -82,7 +82,7 @@ class Ownership:
         self._keeping: asyncio.Task[None] | None = None
 
     async def begin(self, on_lost: Callable[[str], None]) -> None:
-        """Become an owner. `on_lost` is called for each thread that another process may own; its work must stop."""
+        """Become an owner. `on_lost` is called for each thread that another process may own; work on it must stop."""
         self._on_lost = on_lost
         await self._begin()
         self._keeping = asyncio.create_task(self._keep(), name="lease")
@@ -96,7 +96,7 @@ class Ownership:
         def succeed(connection: Any) -> None:
             leases.begin(connection, owner)
             leases.leave(connection, before)
-            for agent in self.agents:  # kept permanently, so that the agent's fires wait for a machine that hosts it
+            for agent in self.agents:  # kept permanently, so that its fires wait for a machine that hosts it
                 set_meta(connection, f"hosted {agent}", "yes")
             self._read_cordon(connection)
             notify(connection, [""])
@@ -130,7 +130,7 @@ class Ownership:
                 self.lose([thread_id], "its claim may have failed")  # later renewals free the thread for a new claim
                 if not taken:
                     raise
-                break  # handle the envelopes claimed before
+                break  # handle the envelopes that were claimed before
             if found is not None:
                 self.held[thread_id] = found[0]
                 taken.append(found)
@@ -156,7 +156,7 @@ class Ownership:
             return None
         found = leases.load(connection, lease, adopt=held is None, besides=self._elsewhere)
         if self._elsewhere and any(row.kind == LOOK for row in found):
-            # The request to look may carry the cancellation of a fire for an agent of another machine.
+            # The request to check may carry the cancellation of a fire for an agent of another machine.
             found += leases.load(connection, lease, adopt=False)
         rows, left = self._sorted_out(connection, found)
         if left:
@@ -230,7 +230,7 @@ class Ownership:
         return True
 
     async def hand_over(self, thread_id: str) -> None:
-        """Release a thread at once and notify others; if the server does not answer, the lease expires by itself."""
+        """Release a thread at once and notify others; if the server does not answer, the lease expires later."""
         if (lease := self.held.pop(thread_id, None)) is None:
             return
 
@@ -285,7 +285,7 @@ class Ownership:
         """Release all threads and notify others, so that they can continue at once."""
         if self._keeping is not None:
             self._keeping.cancel()
-        # If the server does not answer, the lease expires by itself.
+        # If the server does not answer, the lease expires without a release.
         await asyncio.gather(self._database.run(self._leave), return_exceptions=True)
         self.held.clear()
 
@@ -320,8 +320,8 @@ class SharedMailboxes(Mailboxes):
     ) -> None:
         """Take the arguments of `Mailboxes`, and the store. A process that runs no turns owns no threads and only puts.
 
-        `read_fire` reads a fire's request; `read_again` reads one that has already begun. `on_taken` is awaited for
-        each taken thread. `listening` notifies of other processes' writes until cancelled.
+        `read_fire` reads a fire's request; `read_again` reads a request that has already begun. `on_taken` is awaited
+        for each taken thread. `listening` notifies of other processes' writes until cancelled.
         """
         super().__init__(*where, **how)
         self._database, self.ownership = database, ownership
@@ -349,7 +349,7 @@ class SharedMailboxes(Mailboxes):
         ]
 
     def _in_terminal(self, agent: str) -> bool:
-        """Return whether an agent runs in a terminal: not a peer, and not a worker that other machines may host."""
+        """Return whether an agent runs in a terminal, and is not a peer or a worker that other machines may host."""
         return agent not in self.agents and not is_worker(agent) and "@" not in agent
 
     async def post(self, envelope: Envelope) -> None:
@@ -400,7 +400,7 @@ class SharedMailboxes(Mailboxes):
     async def find(self, keys: Collection[str]) -> Mapping[str, triggers.TriggerHeader]:
         """Return the headers of the waiting triggers with these keys, for any machine."""
         rows = await self._database.read(lambda c: leases.known(c, keys))
-        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including fires that others must begin
+        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including those that others must begin
         found = {row.key: triggers.from_envelope(self._claimed(row)[0].envelope) for row in fits}
         return {key: triggers.header_of(trigger) for key, trigger in found.items()}
 
@@ -413,8 +413,8 @@ class SharedMailboxes(Mailboxes):
     async def claim(self, limit: int) -> list[Delivery]:
         """Claim envelopes of threads without an owner and of this process's threads, in order.
 
-        If the start of a thread fails, give the thread up. A renewal frees the thread, and a process takes it again
-        with its claimed envelopes. Otherwise the envelopes would wait as long as this process runs.
+        If the start of a thread fails, give up the thread. A renewal frees the thread, and a process takes the thread
+        again with its claimed envelopes. Otherwise the envelopes would wait as long as this process runs.
         """
         found, taken = await self.ownership.take() if self._works else [], []
         for lease, rows in found:
@@ -471,16 +471,16 @@ class SharedMailboxes(Mailboxes):
         await self.ownership.leave()
 
     async def hand_over(self, thread_id: str) -> None:
-        """Release a thread at once, even if envelopes wait, because this process starts nothing more on it."""
+        """Release a thread at once, even if envelopes wait, because this process starts no more work on it."""
         await self.ownership.hand_over(thread_id)
 
     def lost(self, lease: Lease) -> None:
-        """Give up a thread that has another owner; keep it if this process has taken it again since."""
+        """Give up a thread that has another owner; keep the thread if this process has taken it again since."""
         if self.lease_of(lease.thread_id) == lease:
-            self.ownership.lose([lease.thread_id], "another owner was met")
+            self.ownership.lose([lease.thread_id], "another owner has the thread")
 
     async def let_go(self, thread_id: str) -> bool:
-        """Release a thread without waiting envelopes; return False if something waits for it."""
+        """Release a thread without waiting envelopes; return False if an envelope waits for it."""
         return await self.ownership.let_go(thread_id)
 
     def _delivery(self, row: leases.Row, lease: Lease) -> Delivery:
@@ -494,11 +494,11 @@ class SharedMailboxes(Mailboxes):
         return Delivery(claimed=Claimed(name=row.key, envelope=self._blank(row)), wish=wish, **own)
 
     def _claimed(self, row: leases.Row) -> tuple[Claimed, str]:
-        """Return the envelope in a row, and the invalid field of a fire that cannot be begun."""
+        """Return the envelope in a row, and the invalid field of a fire that no process can begin."""
         try:
             return Claimed(name=row.key, envelope=self._envelope(row)), ""
         except Exception as error:  # noqa: BLE001  any fault quarantines this envelope alone
-            # If the agent is not hosted here, the fire is not at fault: another machine may host the agent.
+            # If the agent is not hosted here, the fire is valid, because another machine may host the agent.
             field = error.where if isinstance(error, TurnkeeperError) and error.where != _AGENT else ""
             return Claimed(name=row.key, envelope=self._blank(row), fault=str(error) or type(error).__name__), field
 

@@ -2,7 +2,7 @@
 
 The guard raises an interrupt with a value from :func:`ask`, and records it; the runtime stores it as a
 :class:`RaisedInterrupt`. Then :func:`resume_value` turns the author's decision into the value that resumes the graph,
-and the guard checks this value with :func:`answers_call`. Any other interrupt is a question of the graph's own,
+and the guard checks this value with :func:`answers_call`. Any other interrupt is a question that the graph itself asks,
 whatever its value looks like. Its answer is text, JSON, a Boolean or a value in the question's form (:mod:`.forms`).
 """
 
@@ -23,15 +23,15 @@ from turnkeeper.times import format_duration, rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Kind = Literal["permission", "proposal", "question", "pause"]
-EXPIRED = "expired"  # stored as the decision if the author made none in time
+EXPIRED = "expired"  # stored as the decision if the author did not decide in time
 UNANSWERED = "its approval expired"  # start of the error of a turn whose approval expired; the runner parses it
 REFUSED = "its approval was rejected"  # start of the error if the author rejected a call; the runner parses it
 DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
 GUARDED = frozenset({"permission", "proposal"})
 _VERSION = "3."  # prefix of each binding and each tool digest; digests of earlier versions match no call
-ASKED_BEFORE = "an earlier version asked about it"
-APPROVED_WITH = "approved with "  # start of the message of an approval that a graph's own question gave
+ASKED_BEFORE = "an earlier version asked about the call"
+APPROVED_WITH = "approved with "  # start of the message of an approval that comes from a graph's own question
 LONGEST_TEXT = 256 << 10  # bytes
 LONGEST_ARGS = 4 << 20  # bytes
 DEEPEST_ARGS = 100
@@ -48,14 +48,14 @@ class RaisedInterrupt:
 
     Attributes:
         interrupt_id: LangGraph's id.
-        kind: permission for a call, a proposal to continue, a question, or a bounded pause, which asks nothing.
+        kind: permission for a call, a proposal to continue, a question, or a bounded pause, which asks no question.
         allows_text: True if an ordinary message may answer the interrupt.
         timeout_s: the limit of a bounded pause.
         args: the arguments of a call, or the calls that a question in a shared form is about (:mod:`.forms`).
         told: for a call, True if the tool's name and the shown arguments are complete.
         tool_hash: for a call, a digest of its tool's name, scope and code; empty if an earlier version asked.
         arg_hashes: for a call, a digest of each argument's content, by name.
-        once_only: why an approval covers this one call only; empty if a standing exception is possible.
+        once_only: why an approval covers only this one call; empty if a standing exception is possible.
     """
 
     interrupt_id: str
@@ -81,7 +81,7 @@ class AuthorDecision:
     Attributes:
         decision: approve, reject, edit or answer.
         message: the reason of a rejection, or the text of an answer.
-        args: the new arguments of an edit, or the JSON of an answer; None for neither.
+        args: the new arguments of an edit, or the JSON of an answer; None for any other decision.
     """
 
     decision: str
@@ -101,8 +101,8 @@ class AskedCall:
     Attributes:
         scope: the scope that a category would have to grant.
         code: a digest of the tool's code and values; for a built-in tool, the location of its code.
-        call_id: the same whenever the graph makes this call again.
-        plain: True if the arguments are plain JSON, whose content earlier versions recorded too.
+        call_id: an id that stays the same whenever the graph makes this call again.
+        plain: True if the arguments are plain JSON, whose digest earlier versions recorded too.
         lacking: all grants that the call needs and the turn does not have.
         told: True if name and arguments are complete: the tool's name is unique, and only its grant is missing.
         once_only: why an approval covers this one call only; empty if a standing exception is possible.
@@ -127,12 +127,12 @@ class AskedCall:
 
     @property
     def key(self) -> str:
-        """The key of the call in its turn. An id may repeat: some servers number each message's calls from one."""
+        """The key of the call in its turn. An id may repeat: some servers number the calls of each message from one."""
         return f"{self.call_id}:{self._binding}"
 
     @property
     def args_hash(self) -> str:
-        """A digest of the call and its missing grants, which the author decides on. At most 64 characters."""
+        """A digest of the call and its missing grants, on which the author decides. At most 64 characters."""
         return f"{self._binding}.{_digest(self.lacking)[:16]}"
 
     @property
@@ -255,7 +255,7 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
 
 
 def _choice(decided: AuthorDecision) -> forms.Choice:
-    """Return one decision about all calls as the choice for each call."""
+    """Return one decision about all calls as the choices for the single calls."""
     way = {"answer": "respond", EXPIRED: "reject"}.get(decided.decision, decided.decision)
     return forms.Choice(way=way, text=decided.message, args=decided.args)
 
@@ -338,8 +338,8 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
     _check_fits(asked, decided)
     if decided.decision == "answer" and decided.args is None:
         decided = replace(decided, message=forms.question_of(asked).named(decided.message))
-    if not request.args_hash and forms.request_in(asked) is not None:  # the decision may count for the guard
-        raise InvalidInput("does not say which calls were shown", where="args_hash", hint="copy it from the question")
+    if not request.args_hash and forms.request_in(asked) is not None:  # the guard may use the decision
+        raise InvalidInput("omits which calls were shown", where="args_hash", hint="copy it from the question")
     return decided
 
 
@@ -361,7 +361,7 @@ def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
         return
     if isinstance(decided.args, dict) and {"decision", "args_hash"} <= set(decided.args):
         what = "looks like the answer to a tool call, but this is the graph's own question"
-        raise InvalidInput(what, where="args_json", hint="leave out decision or args_hash")
+        raise InvalidInput(what, where="args_json", hint="omit decision or args_hash")
     asks = forms.request_in(asked)
     if asks is None:
         if decided.args is None:
@@ -369,7 +369,7 @@ def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
     elif decided.decision == "answer" and decided.args is not None:
         forms.choices_in(asks, decided.args)
     elif decided.decision == "edit" and len(asks.calls) > 1:
-        raise InvalidInput("the graph asks about several calls; say which one is edited", where="args_json")
+        raise InvalidInput("the graph asks about several calls; name the edited call", where="args_json")
     else:
         answer_to(asked, asked.thread_id, decided)
 

@@ -1,7 +1,6 @@
 """The conversation as its author reads it: stored records converted to the wire's turns. Pure.
 
-The conversation is the complete record of turns. So a fire with nothing to do is shown too, unless its category is
-silent.
+The conversation is the complete record of turns. So a fire without work is shown too, unless its category is silent.
 """
 
 import json
@@ -34,7 +33,7 @@ def project(
 
     Args:
         messages: the messages of the turn, in any order.
-        interrupts: the questions to its author, in order; bounded pauses are left out, since they ask nothing.
+        interrupts: the questions to its author, in order; bounded pauses are left out, because they ask no question.
         first: True if no earlier turn belongs to the same fire; only such a turn shows its trigger.
     """
     said = [_message(record) for record in sorted(messages, key=lambda record: record.position)]
@@ -54,7 +53,7 @@ def project(
 
 
 def mark_text(mark: wire.TriggerMark) -> str:
-    """Return a trigger's mark in words: the task, its time, the delay, and the fires that it stands for.
+    """Return a trigger's mark in words: the task, its time, the delay, and the number of fires that it represents.
 
     >>> from datetime import UTC
     >>> mark = wire.TriggerMark(task="daily-digest", timezone="America/New_York", stands_for=1)

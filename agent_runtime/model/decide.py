@@ -1,7 +1,7 @@
 """Decisions about a trigger: one pure function of the trigger, the turn table and the thread's checkpoint.
 
-The first matching row decides. A decision about a turn other than the trigger's sets `again`: carry out the decision,
-read the facts again, and decide again.
+The first matching row decides. A decision about a turn other than the trigger's sets `again`. The caller carries out
+the decision, reads the facts again, and decides again.
 """
 
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ class Position(StrEnum):
     NONE = "none"
     END = "end"
     INTERRUPTED = "interrupted"
-    OPEN = "open"  # steps are left: the turn was cancelled, killed, drained or failed there
+    OPEN = "open"  # steps are left, because the turn was cancelled, killed, drained or failed there
 
 
 class Action(StrEnum):
     """An action for a trigger or for a turn on its thread."""
 
-    DROP = "drop"  # archive: the trigger was taken before
+    DROP = "drop"  # archive, because the trigger was handled before
     GIVE_INPUT = "give-input"  # an unfinished turn whose input never reached the checkpoint
-    GIVE_ANSWER = "give-answer"  # an unfinished resume whose answer never reached the checkpoint
+    GIVE_ANSWER = "give-answer"  # an unfinished resume, whose answer never reached the checkpoint
     CONTINUE = "continue"  # from the checkpoint, without input
     RECORD = "record"  # the graph stopped, but its result was not written yet
-    GIVE_UP = "give-up"  # too many tries
-    SET_ASIDE = "set-aside"  # quarantine: its turn was given up
+    GIVE_UP = "give-up"  # too many attempts
+    SET_ASIDE = "set-aside"  # quarantine, because its turn was abandoned
     WAIT = "wait"  # leave the trigger queued
     HOLD = "hold"  # archive; the runner sends the fire again after the thread is released
-    RESUME = "resume"  # give the author's decisions to the interrupts
+    RESUME = "resume"  # resume the interrupts with the author's decisions
     ANSWER = "answer"  # take a message as the answer to an interrupt
     KEEP_BACK = "keep-back"  # store a message until the thread is released
     RESUME_PAUSE = "resume-pause"  # the trigger that a bounded pause waits for has arrived
@@ -116,10 +116,10 @@ class Facts:
 
     Attributes:
         newest: the newest unfinished turn on the thread besides the trigger's own, else the newest of all.
-        taken: the state of the trigger's key, if the key was taken without a turn of its own.
+        taken: the state of the trigger's key, if the key was used without its own turn.
         cancelled: True if a cancellation is stored for the trigger's own turn.
         live: True if a turn is running on the thread in this process.
-        decided: the decided interrupts that the graph has not yet been resumed with.
+        decided: the decided interrupts whose decisions the graph has not yet received.
         elsewhere: why the trigger must not run on this thread; empty if it may.
     """
 
@@ -142,7 +142,7 @@ class Decision:
     Attributes:
         turn_id: the turn that the action changes; empty for the trigger's own turn if it has no row yet.
         interrupts: the interrupts that hold the thread, or that are answered.
-        until: when to look again, for a wait with a fixed end.
+        until: the time to check again, for a wait with a fixed end.
         again: True if the trigger itself needs another decision afterwards.
     """
 
@@ -167,7 +167,7 @@ def decide(asked: Incoming, facts: Facts) -> Decision:
 
 
 def _taken_before(asked: Incoming, facts: Facts) -> Decision | None:
-    """Drop the trigger if its key was taken before, or if its turn has run."""
+    """Drop the trigger if its key was used before, or if its turn has run."""
     own = facts.own if asked.source != "cancel" else None
     if own is not None and own.status == "failed" and own.tries >= MOST_TRIES:
         return Decision(action=Action.SET_ASIDE, turn_id=own.turn_id)
@@ -245,7 +245,7 @@ def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
     """Hold every trigger except the author's decision while the thread waits for the author."""
     again = asked.source in _TRIGGERS
     pending = facts.thread.pending
-    # Give only answers that the checkpoint asks for: LangGraph would use an old answer for the task's next question.
+    # Resume only interrupts in the checkpoint, because LangGraph would use an old answer for the task's next question.
     answers = tuple(interrupt_id for interrupt_id in facts.decided if interrupt_id in pending)
     if answers:
         return Decision(action=Action.RESUME, turn_id=turn.turn_id, interrupts=answers, again=again)
@@ -257,7 +257,7 @@ def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
         return Decision(action=Action.HOLD, turn_id=turn.turn_id, interrupts=waiting)
     if asked.source not in _TRIGGERS:
         return _DROP
-    by_author = asked.source == "message"  # an agent never answers in place of an author
+    by_author = asked.source == "message"  # an agent never answers for an author
     texts = tuple(question.interrupt_id for question in questions if question.allows_text and by_author)
     if texts:
         return Decision(action=Action.ANSWER, turn_id=turn.turn_id, interrupts=texts[:1])
@@ -286,6 +286,6 @@ def _moved_elsewhere(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision
 
 
 def _start(thread: ThreadState) -> Decision:
-    """Start the turn. Seal first any steps that a cancelled or failed turn left."""
+    """Start the turn. Seal any steps that a cancelled or failed turn left before the turn starts."""
     undone = thread.position in {Position.OPEN, Position.INTERRUPTED}
     return Decision(action=Action.START_SEALED if undone else Action.START)

@@ -104,7 +104,7 @@ def _quoted_instant(at: datetime | None) -> str:
 
 
 def _make(said: Mapping[str, Any]) -> _Form:
-    """Return the form of a fire and similar fires; an empty form if its category cannot be part of any form."""
+    """Return the form of a fire and similar fires; an empty form if its category fits into no form."""
     category: Category = said["grant"]
     grant = json.dumps(category.to_dict(), ensure_ascii=False)
     if any(mark in grant for mark in (_MARK, *_WRITTEN.values())):

@@ -35,7 +35,7 @@ class Assistant:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A name in the list of graphs. The attributes are the fields of the message `Graph`."""
+    """An entry in the list of graphs. The attributes are the fields of the message `Graph`."""
 
     name: str
     graph: str
@@ -108,10 +108,10 @@ class Catalog:
         return f"thread {trigger.thread_id} belongs to graph {own}, not to {asked}: use another thread"
 
     def setup(self, trigger: Trigger, thread: TurnFacts | None) -> Trigger:
-        """Return the trigger with its graph's complete input, including that of its assistant and thread.
+        """Return the trigger with its graph's complete input, including the inputs of its assistant and thread.
 
-        The trigger's own values win, key by key. A message without a graph gets the context and config of the thread's
-        newest turn; a fire always states its own.
+        The trigger's own values take precedence, key by key. A message without a graph gets the context and config of
+        the thread's newest turn; a fire always states its own.
         """
         if not trigger.graph and (thread is None or (thread.graph, thread.context_json, thread.config_json) == _PLAIN):
             return trigger

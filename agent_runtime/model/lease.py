@@ -1,9 +1,9 @@
-"""The lease of a thread: the right to write for it, and the way in which each write of a turn proves this right.
+"""The lease of a thread: the right to write for the thread, and the proof of this right in each write of a turn.
 
-If machines share a store, each thread has one owner at a time. The owner's lease carries an epoch, which rises with
+If machines share a store, each thread has one owner at a time. The owner's lease carries an epoch, which increases with
 each new owner. The owner works on the thread under its lease. Each task and thread that it starts inherits the lease.
-Each write checks in its own transaction that the epoch is current. A home on one machine has no leases: the process's
-lock is the right to write.
+Each write checks in its own transaction that the epoch is current. A home on one machine has no leases, because the
+process's lock is the right to write.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Lease:
 
 
 class Fenced(Conflict):
-    """Another owner has taken the thread. The work for the thread stops, and nothing was written."""
+    """Another owner has taken the thread. The process stops its work for the thread, and this write changed nothing."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease

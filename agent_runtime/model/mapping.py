@@ -6,7 +6,7 @@ An instant is a datetime in a value, a Timestamp on the wire, RFC 3339 in JSON, 
 store. A JSON text is `NAME_json` on the wire, and the parsed value NAME in JSON. JSON has the keys of `JSON_KEYS`, in
 that order; `RENAMED` and `LEFT_OUT` list the differences.
 
-If a value lacks a field of the message, the caller of `to_message` passes the field.
+If a value lacks a field of the message, the caller of `to_message` supplies the field.
 """
 
 import json
@@ -25,7 +25,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 Row = dict[str, Any]
 
-# Stable keys: scripts read them. One line per message, in the order in which they are printed.
+# Stable keys, because scripts read them. One line per message, in the order in which they are printed.
 JSON_KEYS = {
     message: tuple(keys.split())
     for message, keys in {

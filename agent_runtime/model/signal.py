@@ -1,4 +1,4 @@
-"""A wake-up signal that loses no notification: each waiter gets the event before it looks for news."""
+"""A wake-up signal that loses no notification, because each waiter gets the event before it checks for news."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import asyncio
 class Signal:
     """A signal that wakes all waiters when there is news.
 
-    Call `next()` before you look; if you find nothing, wait for the event. A notification in between has set it.
+    Call `next()` before you check for news; if there is none, wait for the event. Later notifications set the event.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The trigger of a turn: built at acceptance, sent in an envelope, read back by the worker.
+"""The trigger of a turn, which is built at acceptance, sent in an envelope, and read back by the worker.
 
-This module also knows the agents that the runtime hosts. Every other agent runs in a terminal with its own inbox.
+This module also knows which agents the runtime hosts. Every other agent runs in a terminal with its own inbox.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ def hosted(settings: "Settings") -> list[str]:
 
 
 Source = Literal["fire", "message", "agent"]
-# An envelope's kind and sender identify its trigger. A loop's fires have a kind and a sender of their own.
+# An envelope's kind and sender identify its trigger. A loop's fires have their own kind and sender.
 POSTED: Mapping[tuple[str, str], Source] = {
     ("fire", "task-runner"): "fire",
     ("loop-tick", "agentloop"): "fire",
     ("message", "author"): "message",
 }
 LOOP = "loop-"  # prefix of the ids of loops
-# The kind of a message between agents in its turn's row, by the origin of the exchange.
+# The kind in the row of a turn that a message between agents starts, by the origin of the exchange.
 AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
 ASIDE = "aside"  # the kind of an author's message that does not take over a loop
@@ -51,7 +51,7 @@ _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent", "via"})
 _OF_AGENTS = frozenset({"sender", "parent", "hops"})  # only in messages of agents; absent in older envelopes
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json", "run_json")
 ON_APPROVALS = ("approval_reminder_s", "approval_escalation_s", "approval_timeout_s")
-_SPARSE = (*ON_APPROVALS, *OF_GRAPH, "via")  # left out if empty
+_SPARSE = (*ON_APPROVALS, *OF_GRAPH, "via")  # omitted if empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,11 @@ class Trigger(Assignment):
 
     Attributes:
         source: a fire of the runner, an author's message or an agent's message.
-        key: the idempotency key; each key is accepted once, permanently.
+        key: the idempotency key, which is accepted only once, permanently.
         digest: a digest of all fields except grant, traceparent and via. The same key with another digest is refused.
         sender: the agent that sent the message; empty for a fire and an author's message.
         parent: the turn that sent the message.
-        hops: the number of messages between agents since an author or a fire, including this one.
+        hops: the number of messages between agents since an author or a fire, this one included.
     """
 
     source: Source
@@ -93,7 +93,7 @@ class Trigger(Assignment):
         meta = self.to_meta()
         meta["digest"] = hashlib.sha256(self.digested().encode()).hexdigest()
         sealed = object.__new__(Trigger)
-        # A fast `replace`: it keeps all fields, and the meta that the envelope needs next.
+        # A fast `replace`, which keeps all fields, and the meta that the envelope needs next.
         vars(sealed).update(vars(self), digest=meta["digest"], _meta=meta)
         return sealed
 
@@ -140,7 +140,7 @@ def _grant(category: Category) -> dict[str, Any]:
 class TriggerHeader:
     """A trigger without its prompt and grant, for queues and for the delivery of fires.
 
-    The attributes are those of a trigger; an unknown value is empty.
+    The attributes are those of a trigger; unknown values are empty.
     """
 
     key: str
@@ -323,7 +323,7 @@ def sendable(text: str, most: int) -> str:
     try:
         check_text(clean)
     except InvalidInput:
-        for opening in ("<", "\uff1c", "\ufe64"):  # NFKC normalizes the others to the first
+        for opening in ("<", "\uff1c", "\ufe64"):  # NFKC normalizes the other forms to the first
             clean = clean.replace(opening, "[")
         return clean
     return clean

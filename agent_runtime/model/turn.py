@@ -13,12 +13,12 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_origin
 
 Outside = Literal["ask", "hide"]
-GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # the sets of a category
+GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # the lists of a category that are sets
 LIMITS = ("seconds", "tool_calls", "tokens")
 Effect = Literal["read", "external-read", "write"]
 LONGEST_SUMMARY = 200  # length limit of a turn's stored last words, in characters
 READ, WRITTEN = "tokens_in", "tokens_out"
-MODEL = "turnkeeper_model"  # key in the metadata of our own agent's answers: the model, as the settings name it
+MODEL = "turnkeeper_model"  # key in the metadata of our own agent's answers for the model's name in the settings
 Used = Counter[tuple[str, str]]  # tokens by model and READ or WRITTEN; the name of an unknown model is empty
 
 
@@ -43,7 +43,7 @@ def by_model(used: Used) -> dict[str, dict[str, int]]:
 
 
 def columns(used: Used) -> dict[str, Any]:
-    """Return the columns of a turn's row that hold its tokens."""
+    """Return the columns of a turn's row that contain its tokens."""
     read, written = totals(used)
     return {READ: read, WRITTEN: written, "models_json": json.dumps(by_model(used), sort_keys=True)}
 
@@ -57,11 +57,11 @@ def used_from(models: Mapping[str, Mapping[str, int]], tokens_in: int, tokens_ou
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """The permissions of a turn. Pinned in the turn's row and in its checkpoints, so that no resume widens them.
+    """The permissions of a turn. It is pinned in the turn's row and in its checkpoints, so that no resume widens it.
 
     Attributes:
         description: one sentence for the author.
-        autonomous: True if a turn may finish without an author and the workspace's settings allow it.
+        autonomous: True if a turn may finish without an author, provided that the workspace's settings allow this.
         silent: True if the conversation leaves out a turn without text.
         outside: other tools are offered and ask the author (`ask`), or are not offered (`hide`).
         tools: scopes of the tools that the turn may call.
@@ -69,7 +69,7 @@ class Category:
         memory: memory tiers: conversation, channel, workspace, account.
         channels: channels besides the turn's own.
         network: hosts for fetching; `*` is any public host.
-        recurring: True if a turn that a task started may start tasks of its own.
+        recurring: True if a turn that a task started may itself create tasks.
         graphs: the graphs whose own tools `tools` grants; the empty name is the default graph.
         model: the model of a turn whose task and assistant name none; empty, and not in `to_dict`, for the home's.
     """
@@ -112,7 +112,7 @@ class Category:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnContext:
-    """The facts about a running turn for its tools and the guard. LangGraph's runtime context.
+    """The facts about a running turn for its tools and the guard. It is LangGraph's runtime context.
 
     Attributes:
         category: the accepted grant, limited to the current category.
@@ -124,11 +124,11 @@ class TurnContext:
         stands_for: the number of nominal instants of the fire, including its own.
         asked: keys (:func:`agent_runtime.model.approval.call_key`) of the tool calls that the author was asked about
             before this interval. The author decides these calls, even if they are granted now.
-        writes_approved: True if the author approved a proposal of this turn, and so its other writes within scope.
+        writes_approved: True if the author approved a proposal of this turn, and thus its other writes within scope.
         handoff: the messages of the previous session, each in its wrapper; empty for most turns.
         paced: True for an iteration of a self-paced loop.
         asks: True if a call beyond the category asks the author; False in a read-only loop, which refuses the call.
-        unanswered: True if an approval of this turn expired; then the turn asks nothing more.
+        unanswered: True if an approval of this turn expired; the turn then asks no more questions.
         graph: the graph's name as categories use it; empty for the default graph.
         context_json, config_json, run_json: JSON objects for the graph, or empty.
     """
@@ -208,7 +208,7 @@ class Assignment:
         turn_id: derived from the trigger's key.
         grant: the category at acceptance.
         payload_json: a JSON object for the graph, or empty.
-        fire_id: the runner's id; empty for a message.
+        fire_id: the runner's id of the fire; empty for a message.
         attempt: the number of the attempt at that fire, from 1; 0 for a message.
         kind: the cause of the fire, in the runner's terms.
         read_only: True if no tool with an effect may run without the author.
@@ -222,7 +222,7 @@ class Assignment:
         context_json, config_json, input_json: JSON objects for that graph, or empty.
         run_json: the options of a client's run as a JSON object; then `input_json` is the graph's whole input, and the
             prompt only shows it. Empty for any other turn.
-        via: the surface that an author's message came by; not part of its identity.
+        via: the surface through which an author's message came; not part of its identity.
     """
 
     turn_id: str
@@ -280,7 +280,7 @@ class TurnRecord(Assignment):
     tokens_out: int
     wake_after_s: int | None
     models_json: str = ""  # the tokens of each model, as :func:`by_model` returns them; empty if none are known
-    grant_json: str = ""  # as stored: an earlier version may have spelled the same grant differently
+    grant_json: str = ""  # as stored, because an earlier version may have spelled the same grant differently
 
     @property
     def used(self) -> Used:
@@ -364,7 +364,7 @@ class EventRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class DetailedEvent(EventRecord):
-    """A turn event with facts of its turn. Without a turn, the channel is its thread's and the rest is empty."""
+    """A turn event with facts of its turn. Without a turn, the channel is its thread's and other facts are empty."""
 
     channel: str
     task_id: str
@@ -375,7 +375,7 @@ class DetailedEvent(EventRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRecord:
-    """The state of a taken key. The attributes are named after the columns."""
+    """The state of a used key. The attributes are named after the columns."""
 
     key: str
     digest: str

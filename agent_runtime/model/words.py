@@ -30,7 +30,7 @@ def words(text: str) -> list[str]:
 
 
 def terms(text: str, *, common: bool = False) -> list[str]:
-    """Return the words worth searching for, each once, in order; at most 24, each of at most 200 letters.
+    """Return the words worth searching for, without repetition, in order; at most 24, each of at most 200 letters.
 
     Common words and single letters are left out unless `common`.
 
@@ -42,7 +42,7 @@ def terms(text: str, *, common: bool = False) -> list[str]:
 
 
 def score(wanted: list[str], title: str, body: str, tags: str) -> float:
-    """Return a page's score for the terms; 0 if it holds none of them."""
+    """Return a page's score for the terms; 0 if the page contains none of them."""
     heading, text, marks = words(title), words(body), words(tags)
     points = 0.0
     for term in wanted:

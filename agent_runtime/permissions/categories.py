@@ -2,7 +2,7 @@
 
 A category is a TOML file with the same name. Files of the author in `<home>/categories/` override shipped files of the
 same name. A file that is not a valid category is listed with its problem and refused. It never falls back to the
-shipped category that it overrides, because that category might grant more.
+shipped category that it overrides, because the shipped category might grant more.
 """
 
 import os
@@ -87,9 +87,9 @@ class CategoryEntry:
     """One category as found in its file.
 
     Attributes:
-        category: the grants, `autonomous` only if the workspace allows it too; None if the category cannot be used.
+        category: the grants, `autonomous` only if the workspace allows it too; None if the category is unusable.
         overrides_shipped: True if the author's file replaces a shipped one.
-        declared_autonomous: the value in the file, even if the workspace does not allow it.
+        declared_autonomous: the value in the file, even if the workspace does not allow autonomy.
         problem: the reason why the category cannot be used; empty if it can.
     """
 
@@ -114,13 +114,13 @@ class Categories:
         self._allowed = frozenset(settings.categories.autonomous_allowed)
         self._default_graph = settings.default_graph
         self._shipped = {file.name: self._entry(path, file, "shipped") for path, file in _read_shipped()}
-        self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: the text of the file, the category
+        self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: the text of the file, and the category
 
     def get(self, name: str) -> Category:
         """Return a category that can be used now.
 
         Raises:
-            NotFound: there is no category of that name; the hint lists the known names.
+            NotFound: no category has that name; the hint lists the known names.
             InvalidInput: the category's file cannot be used; `where` is the file, line and key.
         """
         entry = self._look(name) if name.isprintable() and "/" not in name else None
@@ -158,7 +158,7 @@ class Categories:
         return self._known[name][1]
 
     def _paths(self) -> list[Path]:
-        # `glob` would report an unreadable folder as empty.
+        # `glob` would report an unreadable folder as an empty one.
         lying = self._folder.iterdir() if self._folder.is_dir() else ()
         found = sorted(path for path in lying if path.suffix == ".toml")
         if len(found) > MOST_FILES:
@@ -219,12 +219,12 @@ def read_file(path: Path, text: str) -> CategoryFile:
 
 
 def misnamed(file: CategoryFile, path: Path) -> str:
-    """Return the error for a file whose name is not its category's."""
+    """Return the error for a file whose name differs from its category's name."""
     return f"the name {file.name!r} and the file's name {path.name!r} differ"
 
 
 def to_category(file: CategoryFile, *, autonomous: bool, default_graph: str) -> Category:
-    """Return the category of a file. An empty name of a graph stands for the default one. Raises InvalidInput."""
+    """Return the category of a file. An empty name of a graph means the default graph. Raises InvalidInput."""
     grants: dict[str, Any] = {
         name: frozenset(value) if isinstance(value, list) else value
         for name, value in file.scopes.model_dump(exclude={"graphs"}).items()
@@ -236,7 +236,7 @@ def to_category(file: CategoryFile, *, autonomous: bool, default_graph: str) -> 
 
 
 def _reads(path: str, text: bytes) -> bool:
-    """Return whether a file holds this text now. Each tool call runs this check, so it reads as little as possible."""
+    """Return whether a file contains this text now. Each tool call runs this check, so it must be fast."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -2,7 +2,7 @@
 
 An author gives a standing exception with the approval of one call, never for several calls at once. It covers the same
 tool, the same missing scopes and exactly the same arguments, except arguments that the author excluded. A covered call
-is still stored as a question, which is approved at once. So it is on record and passes the gate like any approval.
+is still stored as a question, which is approved at once. So it is on record and passes the gate like any approved call.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class StandingException:
 
     Attributes:
         interrupt_id: the question that was approved together with the exception.
-        kind, tool, missing_scope, args_json, args_hash, tool_hash, arg_hashes_json: copied from that question.
+        kind, tool, missing_scope, args_json, args_hash, tool_hash, arg_hashes_json: copied from the question.
         any_value_json: a JSON array of the arguments that may have any value.
         category_json: the task's category at that time.
         given_by: the client that sent the decision.
@@ -78,7 +78,7 @@ class StandingException:
 
     @property
     def category_revision(self) -> str:
-        """A short hash of the category at the time of the exception."""
+        """A short hash of the category when the exception was given."""
         return hashlib.sha256(self.category_json.encode()).hexdigest()[:12]
 
 
@@ -93,7 +93,7 @@ def check_may_give(asked: InterruptRecord, turn: TurnRecord, any_value: tuple[st
     if not turn.fire_id or not turn.task_id:
         raise InvalidInput("no task started this turn; only tasks can have standing exceptions", where="for_task")
     if asked.status != "pending" and not asked.exception:
-        what = f"was decided before: {asked.decision or asked.status}"
+        what = f"was already decided: {asked.decision or asked.status}"
         hint = "a standing exception is given together with a decision: wait for the next question about this call"
         raise Conflict(f"approval {asked.interrupt_id} {what}", where="for_task", hint=hint)
     known = json.loads(asked.args_json or "{}")
@@ -106,8 +106,8 @@ def check_may_give(asked: InterruptRecord, turn: TurnRecord, any_value: tuple[st
 def allows(exception: StandingException, asked: RaisedInterrupt) -> bool:
     """Return whether an exception covers the call of a question.
 
-    The missing scopes are compared as a whole. If an argument may have any value and decides which scope is missing,
-    such as the host of an address, only calls with the same missing scope are covered.
+    The missing scopes are compared as a whole. If an argument with any value determines the missing scope, such as the
+    host of an address, the exception covers only calls with the same missing scope.
     """
     if asked.kind not in GUARDED or asked.kind != exception.kind or asked.once_only or not asked.tool_hash:
         return False
@@ -138,8 +138,8 @@ def is_other_code(exception: StandingException, asked: RaisedInterrupt) -> bool:
 def why_other_tool(exception: StandingException) -> str:
     """Return why an exception ended after its tool's digest changed."""
     if is_earlier(exception.tool_hash):
-        return f"an earlier version made it, which did not record what the tool {exception.tool} holds"
-    return f"the tool {exception.tool} runs other code or holds other values now"
+        return f"an earlier version made it, and that version did not record the values of the tool {exception.tool}"
+    return f"the tool {exception.tool} now has other code or other values"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,9 +163,9 @@ def ended_why(exception: StandingException, task: TaskNow | None, category: Cate
     if task is not None and task.category != exception.category:
         return f"its task's category is {task.category} now"
     if task is not None and task.read_only:
-        return "its task only reads now"
+        return "its task is now read-only"
     if category is None:
-        return f"category {exception.category} is gone"
+        return f"category {exception.category} was deleted"
     then = Category.from_dict(json.loads(exception.category_json))
     return f"category {exception.category} was narrowed" if intersect(then, category) != then else ""
 

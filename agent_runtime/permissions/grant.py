@@ -22,7 +22,7 @@ KINDS = (
     "subagents",
     "network",
     "graphs",
-)  # what a call may lack besides the scope of its tool
+)  # grants that a call may lack in addition to the scope of its tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Grant:
 
     @property
     def changes(self) -> bool:
-        """True if the category's file changes."""
+        """True if the file of the category changes."""
         return self.autonomous or bool(self.added)
 
 
@@ -70,14 +70,14 @@ def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str],
     text = with_key(text, "", "autonomous", True) if declares else text
     found = read_draft_text(path, text, settings)
     if any(not set(fresh) - {settings.default_graph} <= getattr(found, key) for key, fresh in added.items()):
-        hint = f"add to [scopes] by hand: {'; '.join(f'{key} {fresh}' for key, fresh in added.items())}"
-        raise InvalidInput("this command cannot change the lists of the file", where=str(path), hint=hint)
+        hint = f"add to [scopes] manually: {'; '.join(f'{key} {fresh}' for key, fresh in added.items())}"
+        raise InvalidInput("this command cannot change the lists in this file", where=str(path), hint=hint)
     config, allowed = "", settings.categories.autonomous_allowed
     if autonomous and name not in allowed:
         before = read_text(home.config) if home.config.exists() else ""
         config = with_items(before, "categories", "autonomous_allowed", [name], allowed)
         if name not in TomlFile(home.config, config).validate(Settings).categories.autonomous_allowed:
-            raise InvalidInput(f"add {name!r} to [categories] autonomous_allowed by hand", where=str(home.config))
+            raise InvalidInput(f"add {name!r} to [categories] autonomous_allowed manually", where=str(home.config))
     return Grant(path=path, is_new=not path.exists(), text=text, added=added, autonomous=declares, config=config)
 
 

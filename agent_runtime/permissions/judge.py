@@ -1,4 +1,4 @@
-"""Permission checks: functions over a tool call and the turn's category, and the categories of running turns.
+"""Permission checks of a tool call against the turn's category, and the current categories of running turns.
 
 Nothing is allowed by default. A call runs if its scope is known and granted. Each resource in its arguments (a kind of
 write, a memory tier, a channel, a host) must be granted too. The guard calls these functions before a tool runs; the
@@ -23,7 +23,7 @@ TIERS = ("conversation", "channel", "workspace", "account")
 OWN_PART = "graph"  # a graph's own store, under names without a tier
 ANY_HOST = "*"
 FOREIGN = "tool:"
-SUPPLIED = ("mcp:", "tools:")  # tools of the author's for our own agent: of MCP servers, and of Python files
+SUPPLIED = ("mcp:", "tools:")  # an author's tools for our own agent, from MCP servers and from Python files
 FAIL = "turn.fail"
 LOOPS = "loop.create"
 RESTART = "lifecycle.request_restart"
@@ -32,14 +32,14 @@ REQUEST = "permission.request"  # the scope of the tool that asks for another; i
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeRule:
-    """The other grants that a tool scope needs.
+    """The other grants that a tool with a scope needs.
 
     Attributes:
         writes: the kind of write that the tool makes; empty for none.
-        tier: the tool uses the memory tier in argument `tier`, of the thread in argument `thread` if given.
+        tier: the tool uses the memory tier in argument `tier`, of the thread in argument `thread` if that is given.
         channel: the tool uses the channel in argument `channel`, by default the turn's own.
         host: the tool reaches the host in argument `url`.
-        derives: the tool writes derivation links if argument `sources` has any.
+        derives: the tool writes derivation links if argument `sources` is not empty.
         subagent: the tool starts the subagent in argument `name`.
     """
 
@@ -98,13 +98,13 @@ class _Lack:
 
 
 def known_scope(scope: str) -> bool:
-    """Return whether a scope exists: a built-in one, or one of a tool of the author's, such as `tool:<name>`."""
+    """Return whether a scope exists: a built-in scope, or one of a tool of the author, such as `tool:<name>`."""
     kind, _, name = scope.partition(":")
     return scope in SCOPES or (bool(name) and f"{kind}:" in (FOREIGN, *SUPPLIED))
 
 
 def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Verdict:
-    """Decide one tool call; allow it only if everything that it needs is granted.
+    """Decide one tool call; allow the call only if all of its needs are granted.
 
     Args:
         scope: the tool's scope, such as `memory.put`; an unknown scope is refused.
@@ -112,7 +112,7 @@ def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext
         args: the call's arguments from the model, not yet validated.
 
     Returns:
-        A verdict that names the first missing grant: a tool scope as it is, any other grant as `<kind>:<value>`.
+        A verdict that names the first missing grant: a tool scope unchanged, any other grant as `<kind>:<value>`.
     """
     lacks = list(_lacks(scope, effect, args, context))
     if not lacks:
@@ -131,7 +131,7 @@ def require(scope: str, effect: str, args: Mapping[str, Any], context: TurnConte
 def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> TurnContext:
     """Return a context in which exactly this call, approved by the author, passes the workspace's own check.
 
-    Use the context for this one tool call only; the turn continues under its own category.
+    Use the context for this one tool call only, because the turn continues under its own category.
     """
     added: dict[str, set[str]] = {name: set() for name in (*GRANTS, "recurring", "effect")}
     for lack in _lacks(scope, effect, args, context):
@@ -165,9 +165,9 @@ def needs_proposal(scope: str, effect: str, context: TurnContext) -> bool:
 
 
 def intersect(grant: Category, now: Category | None) -> Category:
-    """Return the common grants of the accepted category and its current version; nothing if `now` is None (deleted).
+    """Return the common grants of the accepted category and its current version; no grants if `now` is None (deleted).
 
-    A narrower category applies at once; a wider one needs a new grant. The result never holds more than `grant`.
+    A narrower category applies at once; a wider category needs a new grant. The result never holds more than `grant`.
     """
     if now == grant:
         return grant
@@ -191,8 +191,8 @@ def intersect(grant: Category, now: Category | None) -> Category:
 def beyond(asked: Category, turn: TurnContext) -> str:
     """Return a sentence about a grant of `asked` that the turn lacks; empty if there is none.
 
-    A turn gives others at most its own grants, because they run without it. If an author started the turn, `asked` may
-    also be autonomous or silent, and may ask about tools that the turn's category hides.
+    A turn gives others at most its own grants, because the others run without the turn. If an author started the turn,
+    `asked` may also be autonomous or silent, and may ask about tools that the turn's category hides.
 
     >>> turn = TurnContext(turn_id="t", thread_id="t", channel="c", agent="agent0", category=Category(name="x"))
     >>> beyond(Category(name="y", tools=frozenset({"web.fetch"})), turn)
@@ -213,7 +213,7 @@ def beyond(asked: Category, turn: TurnContext) -> str:
             return f"category {asked.name} allows more {name} than the turn under category {own.name} has"
     free = turn.started_by == "author" or own.autonomous
     if (asked.autonomous and not free) or (asked.recurring and not own.recurring):
-        what = "may act without the author" if asked.autonomous and not free else "may start tasks of its own"
+        what = "may act without the author" if asked.autonomous and not free else "may start its own tasks"
         return f"category {asked.name} {what}, which the turn under category {own.name} may not"
     if turn.started_by == "fire" and asked.silent and not own.silent:
         return f"category {asked.name} is silent, and the turn under category {own.name} is not"
@@ -256,14 +256,14 @@ class Narrowing:
         return category
 
     def end(self, turn_id: str) -> Category:
-        """Return the part of a turn's grant that remained, and forget the turn. Call `begin` first."""
+        """Return the remaining part of a turn's grant, and forget the turn. Call `begin` first."""
         with self._lock:
             return self._held.pop(turn_id)
 
     def __call__(self, context: TurnContext) -> TurnContext:
-        """Return the turn under its current category; a turn that is not running is granted nothing.
+        """Return the turn under its current category; a turn that is not running has no grants.
 
-        A task or thread that a tool left running may still use the context after the turn has ended.
+        A task or thread that a tool left behind may still use the context after the turn has ended.
         """
         now = self._now(context.category.name)
         with self._lock:

@@ -101,7 +101,7 @@ def _contradictions(file: CategoryFile) -> Iterator[tuple[Location, str]]:
 
 def _unneeded(scopes: Scopes) -> Iterator[tuple[Location, str]]:
     rules = [SCOPES[scope] for scope in scopes.tools if scope in SCOPES]
-    foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # the needs of authors' tools are not known here
+    foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # the needs of authors' tools are unknown here
     for kind in scopes.writes:
         derives = kind == "derivation" and any(rule.derives for rule in rules)
         if not derives and kind not in {rule.writes for rule in rules}:
@@ -118,7 +118,7 @@ def _unneeded(scopes: Scopes) -> Iterator[tuple[Location, str]]:
 
 
 def _unreachable(scopes: Scopes) -> Iterator[tuple[Location, str]]:
-    """Yield network entries that match no address. The host of an address is compared, in lower case."""
+    """Yield network entries that match no address. Each comparison uses the address's host in lower case."""
     for entry in scopes.network:
         if entry != ANY_HOST and (urlsplit(f"//{entry}").hostname != entry or "*" in entry):
             yield ("scopes", "network"), f"{entry!r} matches nothing: write a host such as example.org, or {ANY_HOST}"

@@ -1,7 +1,7 @@
-"""Assistants that LangGraph's clients make: a graph with config, context and metadata, in numbered versions.
+"""Assistants that LangGraph's clients make: graphs with config, context and metadata, in numbered versions.
 
-An assistant holds inputs of runs and no permissions. A run copies them when it begins, so it does not change if its
-assistant is changed or deleted.
+An assistant contains inputs of runs and no permissions. A run copies these inputs when it begins, so a later change or
+deletion of the assistant does not affect the run.
 """
 
 import json
@@ -23,7 +23,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LARGEST_FIELDS = 16 << 10  # bytes
 MOST_ASSISTANTS = 1000
-MOST_VERSIONS = 50  # older ones are dropped
+MOST_VERSIONS = 50  # older versions are dropped
 _OBJECTS = ("config", "context", "metadata")
 
 
@@ -34,7 +34,7 @@ def put_assistant(connection: Connection, request: wire.PutAssistantRequest, at:
         AlreadyExists: the assistant exists, but must be new.
         Exhausted: there are too many assistants.
         InvalidInput: a field is not valid.
-        NotFound: there is no such assistant or version.
+        NotFound: no such assistant or version exists.
     """
     known = connection.execute(_of(request.assistant_id).with_for_update()).mappings().first()
     if known is None and not request.must_be_new:
@@ -63,7 +63,7 @@ def put_assistant(connection: Connection, request: wire.PutAssistantRequest, at:
 
 
 def list_assistants(connection: Connection, request: wire.ListAssistantsRequest) -> wire.ListAssistantsResponse:
-    """Return all assistants, or one with its versions. An unknown one is left out."""
+    """Return all assistants, or one with its versions. An unknown assistant is left out."""
     query = select(assistants).order_by(assistants.c.created_at_us)
     query = query.where(assistants.c.assistant_id == request.assistant_id) if request.assistant_id else query
     found = connection.execute(query).mappings().all()

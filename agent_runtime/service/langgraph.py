@@ -26,7 +26,7 @@ from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_STATES = 1000
-PATIENCE_S = 2.0  # for the next event of a turn that ended on another machine
+PATIENCE_S = 2.0  # time to wait for the next event of a turn that ended on another machine
 
 
 class LangGraph:
@@ -69,7 +69,7 @@ class LangGraph:
         return None if newest is None else self._runtime.engines.of(newest.graph)
 
     async def GetState(self, request: wire.GetStateRequest, _context: Any) -> wire.State:
-        """Return a state of a thread; the newest unless the request names another. Raises NotFound."""
+        """Return a state of a thread: the newest state unless the request names another state. Raises NotFound."""
         engine = await self._engine(request.thread_id)
         config = _config(request.thread_id, request.checkpoint_ns, request.checkpoint_id)
         if engine is None:
@@ -120,7 +120,7 @@ class LangGraph:
         return [*(await mailboxes.find(waiting)).values()]
 
     async def WatchRun(self, request: wire.WatchRunRequest, context: Any) -> AsyncIterator[wire.RunEvent]:
-        """Send a thread's recorded run events, then new ones live; for a turn without events here, send its state.
+        """Send a thread's recorded run events, then new events live; for a turn without events here, send its state.
 
         Raises NotFound.
         """
@@ -182,7 +182,7 @@ class LangGraph:
             thread = get_thread(connection, wire.GetThreadRequest(thread_id=request.thread_id))
             bearing = bearing_on_thread(connection, request.thread_id)
             if bearing is not None and bearing.status in UNFINISHED:
-                raise Conflict("a turn of the thread is not over", where="thread_id", hint="cancel it first")
+                raise Conflict("a turn of the thread has not ended", where="thread_id", hint="cancel it first")
             row = {"thread_id": thread.thread_id, "channel": thread.channel, "metadata_json": "{}", "via": via}
             put = upsert(thread_records, [thread_records.c.thread_id], ["metadata_json", "via", "updated_at_us"])
             connection.execute(put.values(row | {"created_at_us": at, "updated_at_us": at}))

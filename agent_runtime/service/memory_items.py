@@ -23,12 +23,12 @@ from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_LISTED = 1_000
-MOST_ROWS = 1_000_000  # rows read before the requested page is taken from them
+MOST_ROWS = 1_000_000  # rows that are read before the requested page is selected from them
 _ANY = "*"
 
 
 def own_part(names: Namespaces) -> Spot | None:
-    """Return a graph's own part of the memory; None if each thread or channel has a part of its own."""
+    """Return a graph's own part of the memory; None if each thread or channel has a separate part."""
     if names.tier in memory.OWNED:
         return None
     return Spot(shelf=Shelf(tier=names.tier), below=(names.label,))

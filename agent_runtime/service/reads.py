@@ -1,6 +1,6 @@
 """The service's methods that only read: functions of an open connection. `READS` lists them by their wire names.
 
-The daemon calls them; while the daemon is down, `read_stored` calls them on the store itself.
+The daemon calls them; while no daemon runs, `read_stored` calls them on the store itself.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,14 +34,14 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 MOST_OPEN = 200  # newest unfinished turns of a channel that are checked again
 MOST_LISTED = 1_000
-MOST_READ = 1_000_000  # rows read before the requested page is taken from them
+MOST_READ = 1_000_000  # rows that are read before the requested page is selected from them
 LIFECYCLES = ("draft", "canonical")
 ORIGINS = ("authored", "agent-produced", "imported", "observed")
 _APPROVALS = ("pending", "resolved", "void")
 _CANDIDATES = ("candidate", "canonical", "rejected")
 _DEVIATIONS = ("open", "accepted", "kept")
 _ITEMS = ("waiting", "settled", "replaced")
-Spoken = tuple[str, str]  # channel and thread; one of them may be empty
+Spoken = tuple[str, str]  # channel and thread; one of the two may be empty
 
 
 def list_channels(connection: Connection, request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
@@ -129,7 +129,7 @@ class Changed:
 def newest_turns(connection: Connection, of: Spoken, *, limit: int, begin: int = 0) -> Changed:
     """Return the newest shown turns of a conversation from number `begin` on, and its unfinished turns."""
     there = turn_reads.spoken_in(*of)
-    # Read first: a turn that begins during the other reads then has a higher number.
+    # Read this first, because a turn that begins during the other reads then has a higher number.
     newest = connection.execute(select(func.max(turns.c.number)).where(*there)).scalar() or 0
     shown = select(turns.c.turn_id).where(*there, turns.c.visible, turns.c.number >= begin)
     ids = list(
@@ -183,7 +183,7 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
 
 
 def turn_messages(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.Turn]:
-    """Return turns as messages with their newest events, in as few statements as for one turn."""
+    """Return turns as messages with their newest events, with as few statements as for one turn."""
     progress = _progress(connection, [turn.turn_id for turn in found])
     return [_turn_message(turn, progress[turn.turn_id]) for turn in turn_reads.as_shown(connection, found)]
 
@@ -191,7 +191,7 @@ def turn_messages(connection: Connection, found: Sequence[TurnRecord]) -> list[w
 def _turn_message(turn: TurnRecord, fields: dict[str, Any]) -> wire.Turn:
     trigger = "agent" if turn.kind in AGENT_KINDS.values() else turn.trigger
     if fields["state"] == wire.TurnEvent.PAUSED and turn.status == "succeeded":
-        fields["state"] = wire.TurnEvent.SUCCEEDED  # the thread continued with the fire that it waited for
+        fields["state"] = wire.TurnEvent.SUCCEEDED  # the thread continued with the awaited fire
     return to_message(wire.Turn, turn, trigger=trigger, **fields)
 
 
@@ -290,7 +290,7 @@ def get_deviation(connection: Connection, request: wire.GetDeviationRequest) -> 
 
 
 def list_revalidation(connection: Connection, request: wire.ListRevalidationRequest) -> wire.ListRevalidationResponse:
-    """Return the pages to compare with changed sources; pages that have waited longest come first."""
+    """Return the pages to compare with changed sources; the longest waiting pages come first."""
     every = request.all or bool(request.status)
     found = revalidation.list_items(connection, page_id=request.page_id, include_settled=every, limit=MOST_READ)
     cut = _cut(request) | {"limit": min(request.limit or MOST_LISTED, MOST_LISTED)}
@@ -341,7 +341,7 @@ def read_stored(home: Home, method: str, request: Any) -> Any:
     if database is None:
         if method in LISTS:
             return get_type_hints(LISTS[method])["return"]()
-        raise NotFound("nothing has run here yet", where=str(home.root), hint="start it with: turnkeeper up")
+        raise NotFound("no daemon has run here yet", where=str(home.root), hint="start it with: turnkeeper up")
     try:
         return database.submit(lambda connection: READS[method](connection, request)).result()
     finally:

@@ -90,7 +90,7 @@ def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[st
 
 
 def read_again(request: wire.FireRequest) -> triggers.Trigger:
-    """Convert a fire to a trigger without looking up its category: valid for comparison, not for running.
+    """Convert a fire to a trigger without looking up its category. The result is valid for comparison, not for running.
 
     Its digest equals that of the accepted fire, because a grant is not part of the digest.
 
@@ -128,7 +128,7 @@ def read_request_id(text: str) -> str:
 
 
 def read_label(text: str, field: str) -> str:
-    """Return a valid name: 1 to 128 printable ASCII characters, not like a path. Raises InvalidInput."""
+    """Return a valid name: 1 to 128 printable ASCII characters, unlike a path. Raises InvalidInput."""
     label = _matching(_LABEL, text, field)
     if "/" in label or ".." in label:
         raise InvalidInput(f"{label!r} looks like a path", where=field)
@@ -261,7 +261,7 @@ class FireIntake:
             raise Unreachable("agent-runtime is stopping")
 
     async def fire(self, request: wire.FireRequest, _context: Any = None) -> wire.FireReceipt:
-        """Accept one fire. Raises the error that refuses it."""
+        """Accept one fire. Raises the error that refuses the fire."""
         self.check()
         (stamp,) = self._acceptor.stamps(1)
         return _receipt(request, await self._queue(request, self._categories.get, stamp))
@@ -328,7 +328,7 @@ class FireIntake:
         try:
             fields = read_fields(request, get_category)
             self._catalog.require(request.graph)
-        except Conflict as refusal:  # an accepted fire stays a duplicate even after its category or graph is gone
+        except Conflict as refusal:  # an accepted fire stays a duplicate even after its category or graph was removed
             return self._acceptor.queue(read_again(request), refusal=_passing(refusal))
         ready = self._envelopes.encode(fields, stamp)
         if ready is None:

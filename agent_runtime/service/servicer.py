@@ -117,7 +117,7 @@ RULES = Rules(
         "ResolveInterrupt": ("for_task", "any_value"),
         "ResolveInterrupts": ("decisions.for_task", "decisions.any_value"),
     },
-    # A reader of bridged events sets which events are kept or forgotten, and ends the previous reader.
+    # A reader of bridged events sets which events are kept or deleted, and ends the previous reader's call.
     reserved_methods=frozenset({"Fire", "FireStream", "FireBatches", "WatchEvents"}),
 )
 LONGEST_REASON = 1000
@@ -133,9 +133,9 @@ class TurnLookup:
         self._runtime = runtime
 
     async def get_turn(self, request: wire.GetTurnRequest | wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
-        """Return a turn, or a placeholder if a fire or message has none yet. Raises NotFound, InvalidInput."""
+        """Return a turn, or a placeholder if a fire or message has no turn yet. Raises NotFound, InvalidInput."""
         if bool(request.turn_id) == bool(request.fire_id):
-            raise InvalidInput("give a turn id or a fire id, not both", where="turn_id")
+            raise InvalidInput("give either a turn id or a fire id", where="turn_id")
         wanted = request.turn_id or turn_id_of(request.fire_id, request.attempt)
         waiting = await self._waiting(wanted)  # read first: an envelope leaves only after its key row is on disk
         found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
@@ -149,9 +149,9 @@ class TurnLookup:
         return found
 
     async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
-        """Store a cancellation and have it carried out; a turn that is over does not change.
+        """Store a cancellation and have it carried out; a turn that has ended does not change.
 
-        If the fire has not arrived yet, its start honours the stored cancellation. Raises NotFound, InvalidInput.
+        If the fire has not arrived yet, its start obeys the stored cancellation. Raises NotFound, InvalidInput.
         """
         reason = request.reason[:LONGEST_REASON] or "cancelled"
         try:
@@ -214,7 +214,7 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
 def _why_kept(connection: Connection, key: KeyRecord) -> str:
     before = turn_reads.bearing_on_thread(connection, key.thread_id, besides=key.turn_id)
     if before is None or before.status != "paused" or before.paused_until is None:
-        return "the message waits until you decide"
+        return "the message waits for your decision"
     until = rfc3339(before.paused_until.replace(microsecond=0))
     return f"the message waits for the next fire of {before.task_name}, at most until {until}"
 
@@ -249,7 +249,7 @@ class MessageIntake:
         return wire.SendMessageResponse(beside=beside, **look)
 
     async def _channel_of(self, request: wire.SendMessageRequest) -> str:
-        """Return the message's channel, or else the channel of its thread; empty if it names neither."""
+        """Return the message's channel, or else the channel of its thread; empty if the message names neither."""
         if not request.thread_id:
             return ""
         return await self._runtime.store.read(channel_of, request.thread_id)
@@ -268,7 +268,7 @@ class MessageIntake:
             self._runtime.catalog.require(trigger.graph)
         newest = await self._runtime.store.read(turn_reads.newest_on_thread, trigger.thread_id)
         if newest is not None and (why := self._runtime.catalog.belongs_elsewhere(trigger, newest.graph)):
-            raise Conflict(why, where="graph", hint="or leave the graph out")
+            raise Conflict(why, where="graph", hint="or omit the graph")
         if not answers:
             self._runtime.engines.unread(trigger, newest)
 
@@ -311,11 +311,11 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
     own = newest.channel if newest is not None else described_in(connection, thread_id)
     if own not in {"", channel}:
         what = f"thread {thread_id} belongs to channel {own}"
-        raise Conflict(what, where="thread_id", hint="send into that channel")
+        raise Conflict(what, where="thread_id", hint="send the message into that channel")
 
 
 def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any]:
-    """Return the facts about a thread for the author of a message. A repeated message answers no further question."""
+    """Return the facts about a thread for the author of a message. A repeated message answers no second question."""
     before = turn_reads.newest_on_thread(connection, thread_id, besides=turn_id)
     asked, loop = turn_reads.open_interrupts(connection, thread_id), _loop_on(connection, thread_id, turn_id)
     waiting = [one for one in asked if one.status == "pending" and one.kind != "pause"]
@@ -335,7 +335,7 @@ def _loop_on(connection: Connection, thread_id: str, besides: str = "") -> TurnR
 
 
 def _called(turn: TurnRecord) -> str:
-    """Return the author's name for a turn's task; a loop is listed by its id."""
+    """Return the author's name for a turn's task; lists show a loop by its id."""
     return turn.task_id if turn.task_id.startswith("loop-") else turn.task_name
 
 
@@ -363,7 +363,7 @@ class Servicer(WorkspaceService):
         self._of_surfaces: Any = offered("rpc", runtime) or AgentRuntimeServicer()  # type: ignore[abstract]
 
     def __getattr__(self, method: str) -> Any:
-        """Return a method that a surface implements; without the surface, it is not implemented."""
+        """Return a method that a surface implements; without the surface, the method is not implemented."""
         return getattr(self._of_surfaces, method)
 
     def refuse_fires(self) -> None:
@@ -371,7 +371,7 @@ class Servicer(WorkspaceService):
         self._fires.refuse()
 
     def close(self) -> None:
-        """End the streams that have no end of their own, so that the server can stop at once."""
+        """End the streams that never end on their own, so that the server can stop at once."""
         self._of_surfaces.closing = True
         self._closing = True
         self._store.events.notify()
@@ -381,7 +381,7 @@ class Servicer(WorkspaceService):
     async def FireStream(
         self, requests: AsyncIterator[wire.FireRequest], context: Any
     ) -> AsyncIterator[wire.FireReceipt]:
-        """Accept a stream of fires; send one receipt each, in order. Initial metadata signal readiness."""
+        """Accept a stream of fires; send one receipt each, in order. Initial metadata signals readiness."""
         self._fires.check()
         await context.send_initial_metadata(())
         async with aclosing(self._fires.each(requests)) as receipts:
@@ -391,7 +391,7 @@ class Servicer(WorkspaceService):
     async def FireBatches(
         self, batches: AsyncIterator[wire.FireBatch], context: Any
     ) -> AsyncIterator[wire.ReceiptBatch]:
-        """Accept a stream of batches of fires; otherwise the same as FireStream."""
+        """Accept a stream of batches of fires; see FireStream for the other rules."""
         self._fires.check()
         await context.send_initial_metadata(())
         async with aclosing(self._fires.batches(batches)) as receipts:
@@ -450,7 +450,7 @@ class Servicer(WorkspaceService):
         return wire.ResolveInterruptsResponse(interrupts=await self._decide(request))
 
     async def ListExceptions(self, request: wire.ListExceptionsRequest, _context: Any) -> wire.ListExceptionsResponse:
-        """Return the standing exceptions, newest first, after ending those that have expired."""
+        """Return the standing exceptions, newest first, after ending those that are no longer valid."""
         await self._runtime.exceptions.review(request.task_id)
         return await self._store.read(reads.list_exceptions, request)
 

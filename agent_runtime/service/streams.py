@@ -25,7 +25,7 @@ from turnkeeper.rpc.channel import Greeting
 from turnkeeper.storage.statements import number_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-REST_S = 0.05  # seconds between polls: too short for a person to notice, long enough not to disturb turns
+REST_S = 0.05  # seconds between polls: too short for a person to notice, and long enough not to slow down turns
 MOST_UNDECIDED = 200  # finished turns that are sent again after a decision on their proposals
 
 
@@ -34,7 +34,7 @@ async def watch_turns(
 ) -> AsyncIterator[wire.TurnEvent]:
     """Yield turn events in commit order from a sequence on, then live; all events if the sequence is foreign.
 
-    A sequence above the newest one of this store is foreign: an older copy of the store was restored.
+    A sequence above the newest sequence of this store is foreign, because an older copy of the store was restored.
     """
     same = request.incarnation == store.incarnation
     newest = await store.read(turn_reads.newest_sequence)
@@ -42,7 +42,7 @@ async def watch_turns(
     after, look = newest if request.from_now else after, _EVENTS[request.details]
     await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
     via = current()
-    by_runner = (via.program, via.surface) == ("task-runner", DAEMON)  # which the caller has proved
+    by_runner = (via.program, via.surface) == ("task-runner", DAEMON)  # the caller has proved the right to cancel
     while True:
         closing, news, since = is_closing(), store.events.next(), after
         if by_runner:
@@ -114,7 +114,7 @@ class _Seen:
         self._store = store
         self._newest: int | None = None
         self._open: frozenset[str] = frozenset()
-        self._sent: dict[str, bytes] = {}  # of turns that may still change
+        self._sent: dict[str, bytes] = {}  # the numbers of turns that may still change
         self._lines: dict[str, int] = {}
         self.stale = True
 
@@ -209,7 +209,7 @@ class BridgedStream:
         same = request.incarnation == store.incarnation
 
         def work(connection: Connection) -> int:
-            # A sequence above the newest one is foreign: an older copy of the store was restored.
+            # A sequence above the newest one is foreign, because an older copy of the store was restored.
             fits = same and 0 <= request.after_sequence <= turn_events.newest(connection)
             after = request.after_sequence if fits else 0
             store.event_source.want(connection, names, after)

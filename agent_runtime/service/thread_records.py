@@ -1,6 +1,6 @@
 """Threads in lists: facts from their turns, and their author's description, which may precede the first turn.
 
-An author's description is a JSON object of his own: no agent reads it, and it grants nothing.
+An author's description is a JSON object for the author's own use: no agent reads it, and it grants nothing.
 """
 
 import json
@@ -73,7 +73,7 @@ def channel_of(connection: Connection, thread_id: str) -> str:
 
 
 def described_in(connection: Connection, thread_id: str) -> str:
-    """Return the channel in which an author put a thread; empty if he did not put it."""
+    """Return the channel in which an author put a thread; empty if no author put it."""
     return (
         connection.execute(select(thread_records.c.channel).where(thread_records.c.thread_id == thread_id)).scalar()
         or ""
@@ -81,7 +81,7 @@ def described_in(connection: Connection, thread_id: str) -> str:
 
 
 def refuse_withdrawn(connection: Connection, thread_id: str) -> None:
-    """Raise NotFound if a client has deleted a thread: its id is not used again."""
+    """Raise NotFound if a client has deleted a thread, because its id is never used again."""
     query = select(thread_records.c.withdrawn_at_us).where(thread_records.c.thread_id == thread_id)
     if connection.execute(query).scalar() is not None:
         raise NotFound(f"thread {thread_id} was deleted", where="thread_id", hint="use another thread")
@@ -104,7 +104,7 @@ def put_thread(
         raise AlreadyExists(f"thread {thread_id} already exists", where="thread_id")
     if before is not None and request.channel not in {"", before.channel}:
         what = f"thread {thread_id} belongs to channel {before.channel}"
-        raise Conflict(what, where="channel", hint="leave the channel out")
+        raise Conflict(what, where="channel", hint="omit the channel")
     channel = before.channel if before is not None else request.channel
     if not channel:
         raise InvalidInput("is required", where="channel", hint="name the channel in which the thread appears")
@@ -172,7 +172,7 @@ class _Listed:
     def message(self, connection: Connection) -> wire.Thread:
         said = {} if self.described is None else {"metadata_json": self.described.metadata_json}
         if self.row is None:
-            assert self.described is not None, "a thread has turns, or somebody put it"
+            assert self.described is not None, "a thread has turns, or an author put it"
             return to_message(wire.Thread, self.described)
         first = from_us(self.row.first)
         shown = _with_turns(connection, self.row)

@@ -56,10 +56,10 @@ class ThreadImport:
     async def import_threads(
         self, request: wire.ImportThreadsRequest, _context: Any = None
     ) -> wire.ImportThreadsResponse:
-        """Import the threads of a file; a thread that was already imported unchanged stays as it is.
+        """Import the threads of a file; a thread that was already imported unchanged is left unchanged.
 
         Raises:
-            NotFound: the file does not exist, or has no such thread.
+            NotFound: the file does not exist, or contains no such thread.
             InvalidInput: the file is not one of LangGraph's saver, or a thread's id is not valid here.
             Conflict: the file is in use, a thread has another history here, or the graph or category does not exist.
 
@@ -135,7 +135,7 @@ def _channel(thread_id: str, channel: str) -> str:
         read_label(thread_id, "thread_id")
     except InvalidInput as error:
         what = f"thread {thread_id[:80]!r} has an id that is not valid here"
-        hint = "an id is 1 to 128 printable ASCII characters without a slash; name the others with --thread"
+        hint = "an id is 1 to 128 printable ASCII characters without a slash; name the other threads with --thread"
         raise InvalidInput(what, where="thread_id", hint=hint) from error
     return read_label(channel, "channel") if channel else thread_id
 
@@ -166,9 +166,9 @@ def is_imported(connection: Connection, thread: PastThread) -> bool:
     taken = turn_reads.get_keys(connection, [thread.key]).get(thread.key)
     if taken is not None and taken.digest == thread.digest:
         return True
-    name, hint = f"thread {thread.thread_id!r}", "leave it out by naming the others with --thread"
+    name, hint = f"thread {thread.thread_id!r}", "omit it by naming the other threads with --thread"
     if taken is not None:
-        raise Conflict(f"{name} continued there after its import, and is kept here as it is", hint=hint)
+        raise Conflict(f"{name} continued there after its import, and is left unchanged here", hint=hint)
     if turn_reads.newest_on_thread(connection, thread.thread_id) is not None:
         raise Conflict(f"{name} exists here with another history", hint=hint)
     return False

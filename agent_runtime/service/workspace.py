@@ -81,7 +81,7 @@ class WorkspaceService:
         return await self._put_memory(request, must_be_there=False)
 
     async def UpdateMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:
-        """Change an existing memory entry; from now on it belongs to its author."""
+        """Change an existing memory entry; from now on the entry belongs to its author."""
         return await self._put_memory(request, must_be_there=True)
 
     async def ForgetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:

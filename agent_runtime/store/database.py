@@ -28,14 +28,14 @@ def open_database(place: Path | str, *, read_only: bool = False, **how: Any) -> 
     `read_only` and `how` are passed to `Database`. Raises its errors, and NotFound if there is no file to read.
     """
     if read_only and isinstance(place, Path) and not place.exists():
-        raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
+        raise NotFound("no daemon has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
     return Database(place, migrations=MIGRATIONS, read_only=read_only, inline=not read_only, **how)
 
 
 def open_stored(home: Home) -> Database | None:
-    """Open the store of a home for reading, a file or a database. None if nothing has run yet.
+    """Open the store of a home for reading, a file or a database. None if no daemon has run yet.
 
-    Raises the errors of `Database`, and Corrupt if the store is gone.
+    Raises the errors of `Database`, and Corrupt if the store is missing.
     """
     url = load_settings(home).store.shared_url
     place = in_schema(url, SCHEMA) if url else home.agent_db
@@ -56,8 +56,8 @@ def set_meta(connection: Connection, key: str, value: str) -> None:
 
 
 def take_lease(connection: Connection, drawn: str) -> tuple[str, int]:
-    """Become the owner of the store. Return its incarnation, which is `drawn` for a new store, and the new epoch."""
-    connection.execute(_COUNT)  # if several processes begin at once, the others wait here for the first
+    """Take ownership of the store. Return its incarnation, which is `drawn` for a new store, and the new epoch."""
+    connection.execute(_COUNT)  # if several processes begin at once, the others wait here for the first one
     connection.execute(upsert(meta, [meta.c.key]).values(key="incarnation", value=drawn))
     return get_meta(connection, "incarnation"), int(get_meta(connection, "epoch"))
 

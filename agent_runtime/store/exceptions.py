@@ -75,7 +75,7 @@ def _as_approved(connection: Connection, at: datetime, turn: TurnRecord, item: R
 
 
 def _use(connection: Connection, found: rules.StandingException, item: RaisedInterrupt, at: datetime) -> bool:
-    """Approve a call by an exception, with a mark by which `end` finds it. Return False if the exception has ended."""
+    """Approve a call by an exception, with a mark that `end` looks for. Return False if the exception has ended."""
     used = {"uses": exceptions.c.uses + 1, "last_used_at_us": to_us(at)}
     live = update(exceptions).where(exceptions.c.number == found.number, exceptions.c.ended_at_us.is_(None))
     if not connection.execute(live.values(used)).rowcount:
@@ -89,11 +89,11 @@ def _use(connection: Connection, found: rules.StandingException, item: RaisedInt
 def give(
     connection: Connection, at: datetime, asked: InterruptRecord, turn: TurnRecord, wanted: rules.ForTask, by: str
 ) -> None:
-    """Write an exception for a question that is approved in this transaction. Writing it again changes nothing.
+    """Write an exception for a question that is approved in this transaction. A repeated write changes nothing.
 
     Raises:
         InvalidInput: the call can be approved only once, or has no such argument.
-        Conflict: the question was decided before, without an exception.
+        Conflict: the question was already decided, without an exception.
         Exhausted: the task has reached the limit of exceptions.
     """
     rules.check_may_give(asked, turn, wanted.any_value)
@@ -106,7 +106,7 @@ def give(
         return
     if len(before) >= rules.MOST_OF_TASK:
         what = f"task {turn.task_name} has {rules.MOST_OF_TASK} standing exceptions, which is the limit"
-        raise Exhausted(what, where="for_task", hint="revoke some: turnkeeper approvals exceptions list")
+        raise Exhausted(what, where="for_task", hint="revoke some of them: turnkeeper approvals exceptions list")
     row = rules.row_of(asked, turn, wanted) | {"given_by": by, "given_at_us": to_us(at)}
     blank = {"uses": 0, "ended_by": "", "ended_why": ""}
     number = connection.execute(insert(exceptions).values(row | blank).returning(exceptions.c.number)).scalar_one()

@@ -1,8 +1,8 @@
-"""Transactions of the workspace, and idempotent writes: a repeated tool call gets the result of its first run.
+"""Transactions of the workspace, and idempotent writes, in which a repeated tool call gets the result of its first run.
 
-Every write checks this process's lease. Several machines that write one workspace write one after the other. So the
-pages, candidates and entries that a write has read do not change before its commit. A turn that has ended or is being
-cancelled writes nothing more.
+Every write checks this process's lease. Machines that share a workspace write one after the other. So the pages,
+candidates and entries that a write has read do not change before its commit. A turn that has ended or is being
+cancelled can no longer write.
 """
 
 import json
@@ -31,7 +31,7 @@ class Call:
 
     Attributes:
         context: the turn, with the scopes that apply to this call.
-        key: thread, checkpoint namespace and tool call id: the same for every run of this call, and for no other.
+        key: thread, checkpoint namespace and tool call id: the same for every run of this call, and for no other call.
     """
 
     context: TurnContext
@@ -63,7 +63,7 @@ def once(
     """Run `write` unless an earlier run of the same call did. Store the result in the same transaction.
 
     Raises:
-        Denied: `fence` refuses the turn because it may write no more; nothing is written.
+        Denied: `fence` refuses the turn because it may no longer write; nothing is written.
     """
     before = known(connection, call)
     if before is not None:
@@ -82,11 +82,11 @@ def once(
 
 
 def refuse_ended(connection: Connection, context: TurnContext) -> None:
-    """Raise Denied unless the turn is running and no cancellation is stored, because nothing is written after one."""
+    """Raise Denied unless the turn is running and no cancellation is stored; a cancelled turn writes nothing."""
     cancelled = exists().where(cancels.c.turn_id == context.turn_id)
     running = and_(turns.c.turn_id == context.turn_id, turns.c.status == "running")
     if connection.execute(select(turns.c.number).where(running, ~cancelled)).one_or_none() is None:
-        raise Denied("the turn has ended or is being cancelled, and writes no more", where=context.turn_id)
+        raise Denied("the turn has ended or is being cancelled, so it can no longer write", where=context.turn_id)
 
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]
@@ -99,7 +99,7 @@ class Transactions:
 
     Args:
         database: the runtime's database, with the tables of `agent_runtime.store.schema`.
-        on_effect: called after every write, with an event's name and its fields. The fields never hold text.
+        on_effect: called after every write, with an event's name and its fields. The fields never contain text.
         right: this process's right to write; None if no other process can own the store.
     """
 
@@ -122,7 +122,7 @@ class Transactions:
     async def once(
         self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
     ) -> Outcome:
-        """Run a turn's write once, even for a repeated call, and emit an event. Raises Denied if the turn is over."""
+        """Run a turn's write once, even for a repeated call, and emit an event. Raises Denied if the turn has ended."""
 
         def work(connection: Connection) -> Outcome:
             return once(connection, call, scope, at, refuse_ended, lambda: write(connection))

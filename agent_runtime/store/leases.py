@@ -1,7 +1,7 @@
-"""The owners of threads in a shared store, and the envelopes that an owner takes. Each function is one transaction.
+"""The owners of threads in a shared store, and the envelopes that an owner claims. Each function is one transaction.
 
 A process of the runtime is an owner while it renews its own row. It owns a thread from `take` until `release`, or until
-its row expires: then any process may take the thread, under the next epoch. Only the database's clock counts.
+its row expires; then any process may take the thread, under the next epoch. Only the database's clock counts.
 
     take      waits for the row of the thread, so that an envelope put during a release is not lost
     check     holds that row until its transaction ends: no owner takes the thread between the check and the write
@@ -26,11 +26,11 @@ from turnkeeper.storage.statements import Statement, among, listed, now_us, one_
 T = TypeVar("T")
 LEASE_S = 15.0
 MOST_OF_THREAD = 64  # envelopes that an owner claims at a time
-MOST_LOOKED_AT = 512  # envelopes that a search for threads reads; many may belong to one thread
+MOST_LOOKED_AT = 512  # envelopes that a search for threads reads; many of them may belong to one thread
 
 
 class Right:
-    """A process's right to write its store: all of it or, if machines share it, a thread under its lease.
+    """A process's right to write its store: the whole store or, if machines share it, a thread under its lease.
 
     Attributes:
         shared: True if other processes write the store as well.
@@ -105,8 +105,8 @@ def begin(connection: Connection, owner: str, lease_s: float = LEASE_S) -> None:
 def renew(connection: Connection, owner: str, lease_s: float = LEASE_S) -> dict[str, int] | None:
     """Renew the lease of everything owned. Return the epoch of each owned thread, or None if the lease has expired.
 
-    Also end each lease that lasts longer than a new one would. After the server's clock was set back, a dead owner
-    would otherwise keep its threads.
+    Also shorten each lease that lasts longer than a new lease would. Otherwise a dead owner would keep its threads
+    after the server's clock was set back.
     """
     if owner not in _RENEW.values(connection, me=owner, lease_us=int(lease_s * 1e6)):
         return None
@@ -134,13 +134,13 @@ def unfit(connection: Connection, threads_: Collection[str], lacking: Collection
 
 
 def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
-    """Become the owner of a thread. None if another running process owns it."""
+    """Become the owner of a thread. None if another running process owns the thread."""
     epoch = _TAKE.value(connection, thread_id=thread_id, owner=owner)
     return None if epoch is None else Lease(thread_id, epoch)
 
 
 def check(connection: Connection, lease: Lease) -> None:
-    """Lock the thread until the transaction ends. Raises Fenced if the thread was released or taken since."""
+    """Lock the thread until the transaction ends. Raises Fenced if another process released or took the thread."""
     if _CHECK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
         raise Fenced(lease)
 

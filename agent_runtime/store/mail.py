@@ -2,14 +2,14 @@
 
 Each kind has a table, and its rows outlive the envelopes. The functions run in an open transaction.
 
-A delegation names the sender of a turn's message and the sender's turn, and tells whether the message is answered.
+A delegation names the sender of a turn's message and the sender's turn, and records whether the message is answered.
 
 The row of a terminal delivery is written after its envelope is on disk and before the sender gets the receipt. Its
 state changes once: to delivered if the agent's reader archives the envelope, to cancelled if the envelope is withdrawn
 before that, to failed if it is quarantined or lost.
 
 The transaction that begins a turn also gives it the handoff. After a crash before this transaction, the next turn gets
-the handoff. After a later crash, the same turn is shown the handoff again when it continues.
+the handoff. After a later crash, the same turn gets the handoff again when it continues.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,7 +28,7 @@ from turnkeeper.storage.statements import Statement, among, listed, storable, up
 from turnkeeper.times import to_us
 
 FOR_AUTHOR = "with-author:"  # prefix of the key of a handoff that waits for a turn with the author
-LONGEST_SHOWN = 24_000  # characters of the handoffs that one turn is shown, all together
+LONGEST_SHOWN = 24_000  # most characters of all handoffs of one turn together
 LARGEST = 4 * LONGEST_SHOWN + 16  # bytes that so many characters can have
 CUT = " […]"
 
@@ -56,7 +56,7 @@ class TerminalDelivery(TriggerHeader):
 
 @dataclass(frozen=True, kw_only=True)
 class Handoff:
-    """Text that an agent's next turn is shown. Fields are named like the columns."""
+    """Text for an agent's next turn. Fields are named like the columns."""
 
     key: str
     agent: str
@@ -66,15 +66,15 @@ class Handoff:
 
     @property
     def label(self) -> str:
-        """The line that a person reads before the text."""
+        """The line that precedes the text for a reader."""
         return f"notes for {self.agent}" if self.kind == "notes" else f"{self.sender} to {self.agent}, {self.kind}"
 
 
 def add_delegation(connection: Connection, trigger: Trigger, *, over: bool) -> None:
-    """Write the sender of the message that starts a turn. Writing it again changes nothing.
+    """Write the sender of the message that starts a turn. A repeated write changes nothing.
 
     If agent0 sent the message, or an agent in a terminal that began the exchange, the turn owes an answer: at its end,
-    or now if `over`. Any other message answers the message of agent0 that it names, and settles that debt.
+    or now if `over`. Any other message answers, and settles, the message of agent0 that it names.
     """
     begins = trigger.sender == FIRST_AGENT or not trigger.parent
     state = "none" if not begins else "owed" if over else "open"
@@ -86,7 +86,7 @@ def add_delegation(connection: Connection, trigger: Trigger, *, over: bool) -> N
 
 
 def answer(connection: Connection, trigger: Trigger) -> bool:
-    """Record a message as the answer to the message it names. Return False if that one has another answer already."""
+    """Record a message as the answer to the message that it names. Return False if that one already has an answer."""
     for asked in (delegations, deliveries):
         connection.execute(select(asked.c.turn_id).where(asked.c.turn_id == trigger.parent).with_for_update())
     if (answered_by := answer_to(connection, trigger.parent, trigger.sender)) is None:
@@ -95,7 +95,7 @@ def answer(connection: Connection, trigger: Trigger) -> bool:
 
 
 def answer_to(connection: Connection, turn_id: str, agent: str) -> str | None:
-    """Return the turn that is an agent's answer to a message or a fire. None if there is none."""
+    """Return the turn with which an agent answered a message or a fire. None if there is none."""
     own = (delegations.c.parent == turn_id) & (delegations.c.sender == agent)
     return connection.execute(select(delegations.c.turn_id).where(own)).scalars().first()
 
@@ -107,7 +107,7 @@ def get_delegation(connection: Connection, turn_id: str) -> Delegation | None:
 
 
 def owed(connection: Connection) -> list[Delegation]:
-    """Return the unanswered messages whose turns are over."""
+    """Return the unanswered messages whose turns have ended."""
     query = select(delegations).where(delegations.c.state == "owed").order_by(delegations.c.turn_id)
     return [Delegation(**row) for row in connection.execute(query).mappings()]
 
@@ -119,7 +119,7 @@ def answered(connection: Connection, turn_id: str) -> None:
 
 
 def add_terminal_delivery(connection: Connection, trigger: Trigger | TriggerHeader, name: str, at: datetime) -> None:
-    """Record that a fire's envelope waits in its agent's inbox. Writing it again changes nothing."""
+    """Record that a fire's envelope waits in its agent's inbox. A repeated write changes nothing."""
     row = {**vars(header_of(trigger)), "name": name, "state": "waiting", "reason": "", "at_us": to_us(at)}
     row = {column: value for column, value in row.items() if column in deliveries.c}
     connection.execute(upsert(deliveries, [deliveries.c.key]).values(row))
@@ -131,7 +131,7 @@ def terminal_deliveries_by_key(connection: Connection, keys: Collection[str]) ->
 
 
 def terminal_delivery_of_turn(connection: Connection, turn_id: str) -> TerminalDelivery | None:
-    """Return the terminal delivery whose receipt named this turn id, which no turn has."""
+    """Return the terminal delivery whose receipt named this id, which belongs to no turn."""
     query = select(*_DELIVERY).where(deliveries.c.turn_id == turn_id)
     row = connection.execute(query).mappings().one_or_none()
     return from_row(TerminalDelivery, row) if row is not None else None
@@ -175,7 +175,7 @@ def add_handoff(connection: Connection, item: Handoff, at: datetime) -> bool:
 
 
 def put_notes(connection: Connection, item: Handoff, at: datetime) -> None:
-    """Store an agent's notes, replacing notes that no turn was shown yet."""
+    """Store an agent's notes, replacing notes that no turn has received yet."""
     own = (handoffs.c.agent == item.agent) & (handoffs.c.kind == item.kind) & (handoffs.c.turn_id == "")
     connection.execute(delete(handoffs).where(own))
     add_handoff(connection, item, at)
@@ -191,12 +191,12 @@ def give_handoffs(connection: Connection, agent: str, turn_id: str, *, with_auth
 
 
 def handoffs_of(connection: Connection, turn_id: str) -> list[Handoff]:
-    """Return the handoffs that a turn is shown, oldest first."""
+    """Return the handoffs of a turn, oldest first."""
     return [Handoff(**row) for row in _HANDOFFS_OF.dicts(connection, of=turn_id)]
 
 
 def unfinished_with_handoffs(connection: Connection) -> set[str]:
-    """Return the ids of unfinished turns that are shown a handoff."""
+    """Return the ids of unfinished turns that have a handoff."""
     joined = select(handoffs.c.turn_id).join(turns, turns.c.turn_id == handoffs.c.turn_id)
     return set(connection.execute(joined.where(turns.c.status.in_(UNFINISHED))).scalars())
 
@@ -209,7 +209,7 @@ def shown(found: Sequence[Handoff]) -> str:
     """
     left, lines = LONGEST_SHOWN, list[str]()
     for item in reversed(found):
-        # A cut may create a token that the whole text lacks: `<channel`, if it cuts off the last letter of `<channels`.
+        # A cut may create a token that the whole text lacks: `<channel`, if it removes the last letter of `<channels`.
         said = item.text if len(item.text) <= left else sendable(f"{item.text[:left]}{CUT}", LARGEST)
         left -= len(said)
         lines.append(wrapped(sender=item.sender, kind=item.kind, thread="", text=said))
@@ -219,7 +219,7 @@ def shown(found: Sequence[Handoff]) -> str:
     return "\n".join([*([f"({left_out} older left out.)"] if left_out else []), *reversed(lines)])
 
 
-OWE = Statement(  # records that a turn is over, if its sender waits for an answer
+OWE = Statement(  # records that a turn has ended, if its sender waits for an answer
     update(delegations)
     .where(delegations.c.turn_id == bindparam("of"), text("delegations.state = 'open'"))
     .values(state="owed")

@@ -46,7 +46,7 @@ def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, st
 
 
 def put_decisions(connection: Connection, at: datetime, decided: Iterable[InterruptRecord]) -> None:
-    """Record decisions about approvals and questions, and their channel. An empty decision means a withdrawn one."""
+    """Record decisions about approvals and questions, and their channel. An empty decision means a withdrawal."""
     facts = [
         {
             "kind": "decision",
@@ -69,7 +69,7 @@ def put_decisions(connection: Connection, at: datetime, decided: Iterable[Interr
 
 
 def put_exception(connection: Connection, at: datetime, one: StandingException) -> None:
-    """Record a standing exception that an author gave, or its end."""
+    """Record a standing exception that an author gave, or the end of one."""
     fact = {
         "kind": "exception",
         "exception": one.number,

@@ -1,7 +1,7 @@
-"""The tables of `agent.db`: first the turns', then the workspace's.
+"""The tables of `agent.db`: first the tables of the turns, then those of the workspace.
 
-Instants are integer microseconds since 1970 in UTC. JSON is text with sorted keys. Empty strings stand for "none", so
-that no column of text is null.
+Instants are integer microseconds since 1970 in UTC. JSON is text with sorted keys. Empty strings mean "none", so that
+no column of text is null.
 
 The constraints of the workspace's tables enforce the guarantees of the submit boundary for every writer. No row exists
 without an origin and a lifecycle. A row that an agent produced is canonical only if it holds an author's decision.
@@ -45,8 +45,8 @@ turns = sa.Table(
     sa.Column("started_at_us", sa.BigInteger, nullable=False),
     sa.Column("ended_at_us", sa.BigInteger),
     *texts("summary", "error"),
-    sa.Column("answers_json", TEXT, nullable=False),  # {interrupt id: value} given by the newest resume; empty: none
-    sa.Column("resumes", TEXT, nullable=False),  # the paused turn whose interrupt this one resumed
+    sa.Column("answers_json", TEXT, nullable=False),  # values by interrupt id, given by the newest resume; empty: none
+    sa.Column("resumes", TEXT, nullable=False),  # the paused turn whose interrupt this turn resumed
     sa.Column("after_message", TEXT, nullable=False),  # this turn's messages begin after this message
     sa.Column("paused_until_us", sa.BigInteger),
     sa.Column(
@@ -57,7 +57,7 @@ turns = sa.Table(
     sa.Column("wake_after_s", sa.BigInteger),  # from the turn's end to the wake-up that its graph asked for
     # Seconds from the question of an approval to its reminder, its alert and its expiry; 0 for never.
     *numbers("approval_reminder_s", "approval_escalation_s", "approval_timeout_s", server_default="0"),
-    # The name of the turn's graph, or "" for the default one; then JSON objects for the graph, each may be empty.
+    # The name of the turn's graph, or "" for the default graph; then JSON objects for the graph, each of them optional.
     *texts("graph", "context_json", "config_json", "input_json", server_default=""),
     sa.Column("via", TEXT, nullable=False, server_default=""),  # an author's channel: PROGRAM/SURFACE/KEY
     sa.Column("run_json", TEXT, nullable=False, server_default=""),  # the options of a client's run, if it is one
@@ -79,7 +79,7 @@ thread_records = sa.Table(
     sa.Column("metadata_json", TEXT, nullable=False),  # a JSON object
     sa.Column("via", TEXT, nullable=False),  # the channel of the last change
     *numbers("created_at_us", "updated_at_us"),
-    sa.Column("withdrawn_at_us", sa.BigInteger),  # a withdrawn thread is in no list
+    sa.Column("withdrawn_at_us", sa.BigInteger),  # no list contains a withdrawn thread
 )
 
 # Assistants that LangGraph's clients made.
@@ -94,7 +94,7 @@ assistants = sa.Table(
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
 )
 
-# All keys that were taken, kept permanently: a trigger with a taken key is a duplicate.
+# All used keys, kept permanently: a trigger with a used key is a duplicate.
 keys = sa.Table(
     "keys",
     metadata,
@@ -104,7 +104,7 @@ keys = sa.Table(
     *texts("thread_id", "fire_id"),
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("became", TEXT, nullable=False),
-    sa.Column("into", TEXT, nullable=False),  # the turn that took the message as its answer; for a refusal, the field
+    sa.Column("into", TEXT, nullable=False),  # the turn that used the message as its answer; for a refusal, the field
     sa.Column("released", sa.Boolean, nullable=False),  # a held fire whose thread has been released since
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("became IN ('turn', 'held', 'kept', 'answer', 'refused')", name="keys_became"),
@@ -148,7 +148,7 @@ turn_events = sa.Table(
     sa.Column("held_by_json", TEXT, nullable=False),  # ids of interrupts; for a review, the id of its subject
     *numbers("tokens_in", "tokens_out"),
     sa.Column("wake_after_s", sa.BigInteger),
-    # False until the runner has read it, in a shared store; on a single machine, the runner stores its position
+    # False until the runner has read the event, in a shared store; on a single machine, the runner stores its position
     sa.Column("taken", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("models_json", TEXT, nullable=False, server_default=""),  # as in the turn's row
     sa.Index("turn_events_by_turn", "turn_id", "sequence"),
@@ -168,13 +168,13 @@ interrupts = sa.Table(
     *texts("status", "decision"),
     sa.Column("message", TEXT, nullable=False),  # the author's reason or answer
     sa.Column("edited_json", TEXT, nullable=False),  # the arguments that the author gave instead
-    sa.Column("applied", sa.Boolean, nullable=False),  # the graph has continued with the decision
+    sa.Column("applied", sa.Boolean, nullable=False),  # the graph has received the decision
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("resolved_at_us", sa.BigInteger),
-    # When the reminder and the alert are due and when each was sent; when the question expires.
+    # When the reminder and the alert are due, when each was sent, and when the question expires.
     *numbers("remind_at_us", "reminded_at_us", "escalate_at_us", "escalated_at_us", "expires_at_us", nullable=True),
     sa.Column("decided_by", TEXT, nullable=False, server_default=""),  # PROGRAM/SURFACE/KEY
-    # For a tool call: digests of its tool and of each argument, and why it can only be approved each time.
+    # For a tool call: digests of its tool and of each argument, and why the author must approve it each time.
     *texts("tool_hash", "arg_hashes_json", server_default=""),
     sa.Column("once_only", TEXT, nullable=False, server_default="an earlier version asked about it"),
     sa.Column("exception", sa.BigInteger, nullable=False, server_default="0"),  # the standing exception given or used
@@ -205,7 +205,7 @@ exceptions = sa.Table(
     **NEVER_AGAIN,
 )
 
-# The conversation, as it was produced. A replayed step writes the same positions again, never new ones.
+# The recorded conversation. A replayed step writes the same positions again, never new ones.
 messages = sa.Table(
     "messages",
     metadata,
@@ -218,8 +218,8 @@ messages = sa.Table(
     sa.CheckConstraint("role IN ('author', 'agent', 'tool', 'trigger')", name="messages_role"),
 )
 
-# Events inside turns, for tasks that an event triggers. The turn's own row holds the rest. Numbers are assigned in
-# commit order, by the one writer, and are never used again.
+# Events inside turns, for tasks that an event triggers. The turn's own row contains the other facts. Numbers are
+# assigned in commit order, by the one writer, and are never used again.
 bridged_events = sa.Table(
     "bridged_events",
     metadata,
@@ -248,7 +248,7 @@ delegations = sa.Table(
     sa.Column("parent", TEXT, nullable=False),  # the sender's turn
     sa.Column("agent", TEXT, nullable=False),  # the recipient
     sa.Column("hops", sa.BigInteger, nullable=False),  # messages since an author or a fire
-    # none: no answer is expected; open: its turn is unfinished; owed: it is over; answered: its answer is on disk
+    # none: no answer expected; open: its turn is unfinished; owed: its turn has ended; answered: its answer is on disk
     sa.Column("state", TEXT, nullable=False),
     sa.CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
     sa.Index("delegations_owed", "turn_id", **partial("state = 'owed'")),
@@ -296,14 +296,14 @@ inbox_envelopes = sa.Table(
     **NEVER_AGAIN,
 )
 
-# Handoffs from one session of an agent to the next. From its start on, a turn owns the handoffs that it is shown.
+# Handoffs from one session of an agent to the next. From its start on, a turn owns its handoffs.
 handoffs = sa.Table(
     "handoffs",
     metadata,
-    sa.Column("key", TEXT, primary_key=True),  # its envelope's, so that a repeat adds no row; `mail.FOR_AUTHOR`
+    sa.Column("key", TEXT, primary_key=True),  # that of its envelope, so that a repeat adds no row; `mail.FOR_AUTHOR`
     *texts("agent", "kind", "sender", "text"),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),  # the turn that is shown the handoff; empty while it waits
+    sa.Column("turn_id", TEXT, nullable=False),  # the turn that has the handoff; empty while the handoff waits
     sa.CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
     sa.Index("handoffs_waiting", "agent", **partial("turn_id = ''")),
     sa.Index("handoffs_by_turn", "turn_id"),
@@ -333,8 +333,8 @@ pages = sa.Table(
     sa.Column("tags", TEXT, nullable=False),  # a JSON array, sorted
     *texts("origin", "lifecycle"),
     sa.Column("version", sa.BigInteger, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),  # the turn of the agent that produced it; empty for an author's
-    sa.Column("candidate_id", TEXT, nullable=False),  # the accepted proposal that became it; empty for an author's
+    sa.Column("turn_id", TEXT, nullable=False),  # the turn of the agent that produced it; empty if an author wrote it
+    sa.Column("candidate_id", TEXT, nullable=False),  # the accepted proposal that became it; empty for an author's page
     sa.Column("updated_by", TEXT, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint(_ORIGINS, name="pages_origin"),
@@ -390,11 +390,11 @@ memory = sa.Table(
     metadata,
     sa.Column("entry_id", TEXT, primary_key=True),
     sa.Column("tier", TEXT, nullable=False),
-    sa.Column("owner", TEXT, nullable=False),  # thread, channel, or empty for a tier that exists once
+    sa.Column("owner", TEXT, nullable=False),  # the thread or the channel; empty for a tier that exists once
     *texts("key", "text"),
     sa.Column("form", TEXT, nullable=False),  # json: the text of an object that a graph stored
     *texts("origin", "written_by"),
-    sa.Column("turn_id", TEXT, nullable=False),  # empty for an author's
+    sa.Column("turn_id", TEXT, nullable=False),  # empty if an author wrote the entry
     *numbers("created_at_us", "updated_at_us"),
     sa.Column("via", TEXT, nullable=False, server_default=""),  # the channel through which an author wrote the entry
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
@@ -430,7 +430,7 @@ page_links = sa.Table(
     sa.Index("page_links_by_source", "source"),
 )
 
-# Contradictions of canonical pages. Only an author closes one.
+# Contradictions of canonical pages. Only an author closes a contradiction.
 deviations = sa.Table(
     "deviations",
     metadata,
@@ -458,14 +458,14 @@ deviations = sa.Table(
     sa.Index("deviations_by_channel", "channel", "created_at_us"),
     sa.Index("deviations_by_turn", "turn_id"),
     sa.Index("deviations_by_candidate", "candidate_id"),
-    # An open contradiction is recorded once, and once for each candidate, because each is decided separately.
+    # An open contradiction is recorded once, or once for each candidate, because an author decides each separately.
     sa.Index(
         "deviations_open", *("page_id", "says", "found", "candidate_id"), unique=True, **partial("lifecycle = 'open'")
     ),
 )
 
 # Pages to check against their sources, because a source changed. If a source changes again, a new item replaces the old
-# one, so that a verdict about the earlier text cannot settle the new item.
+# item, so that a verdict about the earlier text cannot settle the new item.
 revalidations = sa.Table(
     "revalidations",
     metadata,
@@ -490,7 +490,7 @@ revalidations = sa.Table(
     **NEVER_AGAIN,
 )
 
-# Files attached to pages; only an author adds one.
+# Files attached to pages; only an author attaches a file.
 attachments = sa.Table(
     "attachments",
     metadata,

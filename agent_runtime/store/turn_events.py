@@ -1,7 +1,7 @@
 """Turn events, which the runner follows. The one writer assigns numbers in commit order, and never reuses a number.
 
 The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and the final states. Between
-them, for readers that ask for details, the outcomes of a turn's proposals: PROPOSED, CONTRADICTED, REVIEWED.
+them, for readers that ask for details, are the outcomes of a turn's proposals: PROPOSED, CONTRADICTED, REVIEWED.
 
 Events inside turns, in `bridged_events`, for tasks that an event triggers. Only events that a reader wants are kept:
 
@@ -10,9 +10,9 @@ Events inside turns, in `bridged_events`, for tasks that an event triggers. Only
     message_end                                 the agent wrote a message: text, calls of tools, or both
     tool_execution_start, tool_execution_end    a tool begins to run after the guard admitted it; the tool has answered
 
-Each event is committed with the change that it reports, or before that change can have consequences. It is stored once:
-a graph that repeats a step after a crash reports the step under the same key. Without a reader, nothing is written and
-nothing waits. An event holds names and ids, never texts or arguments of tools.
+Each event is committed with the change that it reports, or before that change can have consequences. It is stored once,
+because a graph that repeats a step after a crash reports the step under the same key. Without a reader, no event is
+written and no turn waits. An event contains names and ids, never texts or arguments of tools.
 """
 
 import hashlib
@@ -40,9 +40,9 @@ OF_TOOLS = ("tool_execution_start", "tool_execution_end")
 NAMES = ("turn_start", "turn_end", "agent_start", "agent_end", "message_end", *OF_TOOLS)
 LARGEST_PAGE = 500
 _SUBJECT = [turns.c[name] for name in ("turn_id", "fire_id", "attempt", "thread_id")]
-MOST_SENT = 10_000  # events of one stream; the next call acknowledges them
+MOST_SENT = 10_000  # events of one stream, which the next call acknowledges
 MOST_KEPT = 100_000
-SWEEP_EVERY = 1_000  # events between two checks of the number kept
+SWEEP_EVERY = 1_000  # events between two checks of the number that are stored
 _WANTED = "bridged"  # in `meta`: a JSON array of names
 _STARTS = {"STARTED": "start", "RESUMED": "resume"}
 _HALTS = {"INTERRUPTED": "interrupted", "PAUSED": "paused"}
@@ -96,7 +96,7 @@ def add_event(
 def add_review(
     connection: Connection, turn_id: str, state: str, at: datetime, *, about: Sequence[str], summary: str
 ) -> None:
-    """Append the outcome of a turn's candidate or deviation: one of `REVIEWS`. Write nothing if the turn is gone."""
+    """Append the outcome of a turn's candidate or deviation: one of `REVIEWS`. Write nothing if the turn is deleted."""
     row = connection.execute(select(*_SUBJECT, turns.c.trigger).where(turns.c.turn_id == turn_id)).mappings().first()
     if row is not None:
         announce(connection)
@@ -184,7 +184,7 @@ class EventSource:
             self.wanted = frozenset(json.loads(get_meta(connection, _WANTED) or "[]"))
 
     def ended(self, connection: Connection, turn: TurnRecord, state: str, at: datetime) -> None:
-        """Report that a turn is over. `turn` is its row before the end."""
+        """Report that a turn has ended. `turn` is its row before the end."""
         if turn.status in FINISHED:
             return
         self._ask(connection)

@@ -32,13 +32,13 @@ def get_turn(connection: Connection, turn_id: str) -> model.TurnRecord | None:
 
 
 def get_turns(connection: Connection, turn_ids: Sequence[str]) -> list[model.TurnRecord]:
-    """Return these turns, oldest first. Leave out unknown ids."""
+    """Return these turns, oldest first. Omit unknown ids."""
     query = select(turns).where(turns.c.turn_id.in_(turn_ids)).order_by(turns.c.number)
     return [_turn(row) for row in connection.execute(query).mappings()]
 
 
 def last_answer(connection: Connection, of: Trigger) -> str:
-    """Return the last text of the task's newest successful turn in the channel, except the trigger's own."""
+    """Return the last text of the task's newest successful turn in the channel, except the trigger's own turn."""
     wanted = (turns.c.channel == of.channel, turns.c.task_id == of.task_id, turns.c.status == "succeeded")
     query = select(turns.c.turn_id).where(*wanted, turns.c.turn_id != of.turn_id).order_by(turns.c.number.desc())
     turn_id = connection.execute(query.limit(1)).scalar() or ""
@@ -83,14 +83,14 @@ def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "
 
 
 def newest_that_decides(connection: Connection, thread_id: str, *, besides: str = "") -> model.TurnRecord | None:
-    """Return the newest turn that decides whether a thread's loop continues: asides and agents' messages do not."""
+    """Return the newest turn that determines whether a thread's loop continues; asides and agents' messages do not."""
     others = turns.c.kind.not_in([ASIDE, *AGENT_KINDS.values()])
     query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides, others)
     return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
 
 
 def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> model.TurnRecord | None:
-    """Return the turn that determines a thread's state: the newest unfinished one, else the newest.
+    """Return the turn that determines a thread's state: the newest unfinished turn, else the newest turn.
 
     A turn that was cancelled before it began may have a later row than a turn that waits for its author.
     """
@@ -112,13 +112,13 @@ def newest_visible(connection: Connection, channel: str, *, loops: bool = True) 
 
 
 def spoken_in(channel: str, thread_id: str) -> list[ColumnElement[bool]]:
-    """Return the condition for the turns of a conversation, shown or not: a channel's, or one thread's."""
+    """Return the condition for the turns of a conversation, visible or not: those of a channel, or of one thread."""
     wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id))
     return [column == value for column, value in wanted if value or (column is turns.c.channel and not thread_id)]
 
 
 def as_shown(connection: Connection, found: Sequence[model.TurnRecord]) -> list[model.TurnRecord]:
-    """Return turns with the status for readers: an interrupted turn counts as running after all its decisions."""
+    """Return turns with the status for readers: an interrupted turn counts as running once all decisions are made."""
     halted = [turn.turn_id for turn in found if turn.status == "interrupted"]
     asked = interrupts_of(connection, halted) if halted else {}
     left = {turn_id: {one.status for one in questions if not one.applied} for turn_id, questions in asked.items()}
@@ -170,7 +170,7 @@ def asked_in_turn(connection: Connection, turn: model.TurnRecord) -> list[model.
 def list_interrupts(
     connection: Connection, *, channel: str = "", thread_id: str = "", include_settled: bool = False
 ) -> list[model.InterruptRecord]:
-    """Return the questions to authors, oldest first. Leave out bounded pauses, which are not questions."""
+    """Return the questions to authors, oldest first. Omit bounded pauses, which are not questions."""
     query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
     for column, wanted in ((interrupts.c.channel, channel), (interrupts.c.thread_id, thread_id)):
         query = query.where(column == wanted) if wanted else query
@@ -200,12 +200,12 @@ def get_interrupt(connection: Connection, interrupt_id: str) -> model.InterruptR
 
 
 def open_interrupts(connection: Connection, thread_id: str) -> list[model.InterruptRecord]:
-    """Return a thread's interrupts that are pending, or decided and not yet given to the graph, oldest first."""
+    """Return a thread's interrupts that are pending, or whose decision the graph has not received, oldest first."""
     return [from_row(model.InterruptRecord, row) for row in _OPEN_INTERRUPTS.dicts(connection, thread_id=thread_id)]
 
 
 def list_channels(connection: Connection) -> list[model.ChannelRecord]:
-    """Return every channel that has turns, the one with the newest turn first."""
+    """Return every channel that has turns, beginning with the channel of the newest turn."""
     pending = select(interrupts.c.channel, func.count().label("count")).where(
         interrupts.c.status == "pending", interrupts.c.kind != "pause"
     )
@@ -225,12 +225,12 @@ def list_channels(connection: Connection) -> list[model.ChannelRecord]:
 
 
 def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, model.KeyRecord]:
-    """Return the keys that were taken, by key. Leave out unknown keys."""
+    """Return the keys that were taken, by key. Omit unknown keys."""
     return {row["key"]: from_row(model.KeyRecord, row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
 
 
 def key_of_turn(connection: Connection, turn_id: str) -> model.KeyRecord | None:
-    """Return the key with this turn id, even if its trigger did not become a turn of its own."""
+    """Return the key with this turn id, even if its trigger did not become its own turn."""
     row = _first(connection, select(keys).where(keys.c.turn_id == turn_id))
     return from_row(model.KeyRecord, row) if row is not None else None
 
@@ -266,13 +266,13 @@ def newest_event(connection: Connection, turn_id: str) -> model.EventRecord | No
 
 
 def waits(connection: Connection, turn_id: str) -> bool:
-    """Return True if, by its newest event, a turn waits for its author or for the end of a pause."""
+    """Return True if, according to its newest event, a turn waits for its author or for the end of a pause."""
     event = newest_event(connection, turn_id)
     return event is not None and event.state in {"INTERRUPTED", "PAUSED"}
 
 
 def newest_events(connection: Connection, turn_ids: Sequence[str]) -> dict[str, model.EventRecord]:
-    """Return the newest event of each of these turns, by turn id. Leave out turns without events."""
+    """Return the newest event of each of these turns, by turn id. Omit turns without events."""
     told = turn_events.c.turn_id.in_(turn_ids) & turn_events.c.state.not_in(REVIEWS)
     newest = select(func.max(turn_events.c.sequence)).where(told).group_by(turn_events.c.turn_id)
     rows = connection.execute(select(turn_events).where(turn_events.c.sequence.in_(newest))).mappings()

@@ -1,4 +1,4 @@
-"""The store of turns, and the changes that commit together with a turn's.
+"""The store of turns, and the changes that commit together with those of a turn.
 
 Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Store.read`. Each change is a method of
 :class:`Store` and one transaction, which first checks that this process still owns the store.
@@ -64,7 +64,7 @@ def _transaction(
 def _act(
     work: Callable[Concatenate["Store", Connection, datetime, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """Make a method one transaction that any process may run: an author's act, or a change that its rows guard."""
+    """Make a method one transaction that any process may run: an author's action, or a change that its rows guard."""
     return _made(work, by_owner=False)
 
 
@@ -82,16 +82,16 @@ def _made(
 
 
 class Store:
-    """`agent.db`, as its owner writes it.
+    """The database `agent.db`, as its owner writes it.
 
     Attributes:
         incarnation: the name of this store; another store, or a restored older copy, has other numbers.
         epoch: the number of this owner of the store.
         events: notified when turn events were added.
-        asked: notified when a turn asked its author something, and when the author decided.
-        with_handoffs: turns that are shown handoffs of an earlier session.
+        asked: notified when a turn asked its author a question, and when the author decided.
+        with_handoffs: turns that have handoffs of an earlier session.
         event_source: the writer of events inside turns.
-        read_up_to: the number of the last turn event that the runner was sent.
+        read_up_to: the number of the last turn event that the runner received.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Store:
 
     @_transaction
     def refuse(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
-        """Write that a trigger failed: fail its turn if there is one, else write a failed turn."""
+        """Record that a trigger failed: fail its turn if there is one, else write a failed turn."""
         turn = turn_reads.get_turn(connection, trigger.turn_id)
         if turn is not None and turn.status == "running":
             return self._end(connection, at, turn, "failed", error)
@@ -182,7 +182,7 @@ class Store:
 
     @_transaction
     def refuse_unread(self, connection: Connection, at: datetime, unread: TriggerHeader, why: str, field: str) -> bool:
-        """Write that a trigger failed because `field` cannot be used or read. Return False if its key was taken."""
+        """Record that a trigger failed because `field` cannot be used or read. Return False if its key was in use."""
         if turn_reads.get_keys(connection, [unread.key]):
             return False
         turn_writes.add_key(connection, unread, became="refused", into=field, at=at)
@@ -191,9 +191,9 @@ class Store:
 
     @_transaction
     def resume(self, connection: Connection, at: datetime, turn_id: str, interrupt_ids: Sequence[str]) -> TurnRecord:
-        """Write that an interrupted turn continues with the decisions on these interrupts and their values.
+        """Record that an interrupted turn continues with the decisions on these interrupts and their values.
 
-        Other decisions stay stored, for another resume.
+        Keep other decisions for another resume.
         """
         turn = _turn(connection, turn_id, turn_reads.lock_turn)
         answers = {
@@ -210,7 +210,7 @@ class Store:
     def resume_pause(
         self, connection: Connection, at: datetime, trigger: Trigger, paused: str, interrupt_id: str, after_message: str
     ) -> TurnRecord:
-        """Write the turn with which a paused thread continues with the trigger it waited for."""
+        """Write the turn with which a paused thread continues after the arrival of the awaited trigger."""
         answers = canonical({interrupt_id: approval.pause_value(trigger)})
         resumed = {"answers_json": answers, "resumes": paused, "after_message": after_message}
         self._add_turn(connection, at, trigger, status="running", tries=1, **resumed)
@@ -226,7 +226,7 @@ class Store:
     def take_answer(
         self, connection: Connection, at: datetime, trigger: Trigger, turn_id: str, interrupt_id: str
     ) -> bool:
-        """Write that a message answers an interrupt. Return False, and write nothing, if the interrupt is settled."""
+        """Record that a message answers an interrupt. Return False, and write nothing, if the interrupt is settled."""
         if turn_writes.asked_of(connection, interrupt_id).status != "pending":
             return False
         decided = AuthorDecision(decision="answer", message=trigger.prompt)
@@ -239,7 +239,7 @@ class Store:
 
     @_transaction
     def try_again(self, connection: Connection, _at: datetime, turn_id: str, *, counted: bool = True) -> TurnRecord:
-        """Write that another interval of an unfinished turn begins. If `counted`, it counts as a try."""
+        """Record that another interval of an unfinished turn begins. If `counted`, the interval counts as a try."""
         tries = _turn(connection, turn_id).tries + counted
         turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.right.epoch)
         return _turn(connection, turn_id)
@@ -265,8 +265,8 @@ class Store:
     ) -> None:
         """Write the messages of a running turn, from the line `known` on, and its tokens.
 
-        If a cancellation is stored, write only the tokens, because they are spent. With `cancelled`, write also the
-        messages, which precede the cancellation. Without `lines`, keep the recorded messages, and never lower the
+        If a cancellation is stored, write only the tokens, because they are already used. With `cancelled`, write also
+        the messages, which precede the cancellation. Without `lines`, keep the recorded messages, and never lower the
         recorded tokens.
         """
         self._record(connection, at, _turn(connection, turn_id), (lines, used), known=known, cancelled=cancelled)
@@ -311,7 +311,7 @@ class Store:
         without_task: approval.Waits = approval.FOR_EVER,
         holding: Collection[int] = (),
     ) -> exceptions.Asked:
-        """Write that a turn waits for its author; `without_task` sets how long if no task started the turn.
+        """Record that a turn waits for its author; `without_task` sets how long if no task started the turn.
 
         Approve at once the calls that the author approved when the graph itself asked, and those that an exception in
         `holding` allows. If this decides all questions, no turn event reports that the turn waits.
@@ -341,7 +341,7 @@ class Store:
         left: Collection[str],
         error: str,
     ) -> list[str]:
-        """Write that a turn waits again for the answers that its graph refused. Return the ids of these questions.
+        """Record that a turn waits again for the answers that its graph refused. Return the ids of these questions.
 
         Only the graph's own questions are asked again; if there are none, write nothing. `left` holds the ids of
         the interrupts that the thread waits for.
@@ -361,7 +361,7 @@ class Store:
 
     @_transaction
     def paused(self, connection: Connection, at: datetime, turn_id: str, pause: RaisedInterrupt) -> Finished:
-        """Write that a turn waits, for a bounded time, for its task's next fire."""
+        """Record that a turn waits, for a bounded time, for its task's next fire."""
         until = at + timedelta(seconds=pause.timeout_s)
         turn = _turn(connection, turn_id)
         turn_writes.mark_applied(connection, tuple(turn.answers))
@@ -373,7 +373,7 @@ class Store:
 
     @_transaction
     def look_again(self, connection: Connection, at: datetime, turn_id: str) -> None:
-        """Ask the thread's owner to look at a paused turn at the end of the pause."""
+        """Ask the thread's owner to check a paused turn at the end of the pause."""
         turn = _turn(connection, turn_id)
         self._look(connection, at, turn.thread_id, turn_id, until=turn.paused_until)
 
@@ -435,7 +435,7 @@ class Store:
 
     @_transaction
     def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:
-        """Write that a fire is held because its thread waits for the author. The runner sends it again later."""
+        """Record that a fire is held because its thread waits for the author. The runner sends it again later."""
         turn_writes.add_key(connection, trigger, became="held", at=at)
         add_event(connection, trigger, "HELD", at, trigger="fire", held_by=held_by)
 
@@ -456,11 +456,11 @@ class Store:
         thread_id: str = "",
         unless_waiting: bool = False,
     ) -> bool:
-        """Store the cancellation of a turn that runs, waits or has not begun. The first reason stays. Return True if
-        stored.
+        """Store the cancellation of a turn that runs, waits or has not begun. The first reason is kept. Return True if
+        the cancellation was stored.
 
-        If another process owns `thread_id`, notify it. With `unless_waiting`, store none for a turn that waits for its
-        author or for the end of a pause.
+        If another process owns `thread_id`, notify it. With `unless_waiting`, store no cancellation for a turn that
+        waits for its author or for the end of a pause.
         """
         if unless_waiting and turn_reads.waits(connection, turn_id):
             return False
@@ -480,14 +480,14 @@ class Store:
         for_task: ForTask | None = None,
         run: Mapping[str, Any] | None = None,
     ) -> list[InterruptRecord]:
-        """Store an author's decisions and their channel, all or none. Storing the same again changes nothing.
+        """Store an author's decisions and their channel, all or none. Storing the same decisions again changes nothing.
 
-        Each decides an interrupt, and may carry the hash of the arguments that the author saw. `for_task` makes the one
-        approval a standing exception. `run` changes options of the turns' run.
+        Each decision concerns one interrupt, and may carry the hash of the arguments that the author saw. `for_task`
+        makes the one approval a standing exception. `run` changes options of the turns' run.
 
         Raises:
-            NotFound: no such interrupt.
-            Conflict: one is already decided differently or withdrawn, or the author saw other arguments.
+            NotFound: no such interrupt exists.
+            Conflict: one interrupt is already decided differently or withdrawn, or the author saw other arguments.
             InvalidInput, Exhausted: as :func:`agent_runtime.store.exceptions.give`.
         """
         asked = [turn_writes.asked_of(connection, one) for one, _, _ in decisions] if for_task is not None else []
@@ -497,7 +497,7 @@ class Store:
             if run:
                 offered("run-options", connection, _turn(connection, one.turn_id), run)
         for item in asked:
-            assert for_task is not None, "otherwise nothing was read"
+            assert for_task is not None, "no row was read in any other case"
             exceptions.give(connection, at, item, _turn(connection, item.turn_id), for_task, by)
         return [turn_writes.asked_of(connection, one.interrupt_id) for one in done] if asked else done
 
@@ -505,7 +505,7 @@ class Store:
     def end_exceptions(
         self, connection: Connection, at: datetime, ends: exceptions.Ends, by: str = ""
     ) -> list[StandingException]:
-        """End standing exceptions, given by number with the reason. Return those that were still open."""
+        """End standing exceptions, given by number with the reason. Return the exceptions that were still open."""
         return exceptions.end(connection, at, ends, by)
 
     def _decide(
@@ -514,7 +514,7 @@ class Store:
         item = turn_writes.asked_of(connection, interrupt_id)
         decided = replace(decided, message=storable(decided.message))
         if args_hash and args_hash != item.args_hash:
-            raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
+            raise Conflict("the arguments differ from those that were shown", where="args_hash", hint="look again")
         if item.status == "pending":
             if not turn_writes.settle_interrupt(connection, interrupt_id, decided, at, by):
                 return self._decide(connection, at, interrupt_id, decided, args_hash, by)  # another decision came first
@@ -523,7 +523,7 @@ class Store:
         elif item.decision == approval.EXPIRED:
             raise approval.too_late(item)
         elif item.status == "void" or approval.recorded_decision(item) != decided:
-            what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
+            what = "is no longer asked" if item.status == "void" else f"was already decided: {item.decision}"
             raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
         return turn_writes.asked_of(connection, interrupt_id)
 
@@ -541,11 +541,11 @@ class Store:
     def told(
         self, connection: Connection, at: datetime, interrupt_id: str, what: Literal["reminded_at", "escalated_at"]
     ) -> bool:
-        """Write that the author was reminded or alerted. Return False if that was written or the approval is over."""
+        """Record that the author was reminded or alerted. Return False if that is on record or the approval is over."""
         return turn_writes.mark_told(connection, interrupt_id, what, at)
 
     def _look(self, connection: Connection, at: datetime, thread_id: str, why: str, until: Any = None) -> None:
-        """Ask the owner of a thread, which may be another process, to look at the thread; now, or after `until`."""
+        """Ask the owner of a thread, which may be another process, to check the thread: now, or after `until`."""
         if self.right.shared:
             handover.look(connection, thread_id, f"{why} {to_us(at)}", at, until=until)
 

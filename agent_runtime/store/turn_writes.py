@@ -1,6 +1,6 @@
-"""Writing the runtime's tables: functions of an open transaction, each one whole fact.
+"""Functions that write the runtime's tables, in an open transaction. Each function writes one whole fact.
 
-Each changes rows of one concern; :class:`agent_runtime.store.turn_store.Store` combines those that must commit
+Each function changes rows of one concern; :class:`agent_runtime.store.turn_store.Store` combines those that must commit
 together.
 """
 
@@ -51,7 +51,7 @@ def begun_by(trigger: Trigger) -> str:
 def add_key(
     connection: Connection, trigger: Trigger | TriggerHeader, *, became: str, into: str = "", at: datetime
 ) -> None:
-    """Take a trigger's key, permanently. For a kept message's key, change its outcome."""
+    """Take a trigger's key, permanently. For the key of a kept message, change its outcome."""
     own = {name: getattr(trigger, name) for name in ("key", "digest", "turn_id", "thread_id", "fire_id", "attempt")}
     _ADD_KEY.run(connection, **own, became=became, into=into, released=False, at_us=to_us(at))
     _DROP_KEPT.run(connection, key=trigger.key)
@@ -98,7 +98,7 @@ def change_turn(connection: Connection, turn_id: str, **changes: Any) -> None:
 
 
 def put_message(connection: Connection, turn_id: str, position: int, line: Said, at: datetime) -> None:
-    """Write a message at its position. Writing it again changes the text, not the time."""
+    """Write a message at its position. A repeated write changes the text, not the time."""
     _PUT_MESSAGE.run(connection, **_message(turn_id, position, line, at))
 
 
@@ -130,7 +130,7 @@ def add_line(connection: Connection, turn_id: str, line: Said, at: datetime) -> 
 
 
 def add_call(connection: Connection, turn_id: str, call: ToolUse, at: datetime) -> None:
-    """Write a call that no message of the graph holds. Write it once, although a node that runs again repeats it."""
+    """Write a call that no message of the graph contains. A node that runs again adds no second call."""
     known = select(messages.c.position).where(
         messages.c.turn_id == turn_id, messages.c.tool_calls_json.contains(call.id)
     )
@@ -145,7 +145,7 @@ def add_interrupts(
     at: datetime,
     waits: approval.Waits = approval.FOR_EVER,
 ) -> list[str]:
-    """Write a turn's questions, and keep those that still wait. Return the ids of questions asked now or again."""
+    """Write a turn's questions, and keep those that still wait. Return the ids of the questions asked now or again."""
     fresh, due = [], waits.from_time(at)
     instants = {f"{name}_us": to_us(due[name]) if name in due else None for name in _INSTANTS}
     for item in raised:
@@ -196,7 +196,7 @@ def settle_interrupt(
 def mark_told(
     connection: Connection, interrupt_id: str, told: Literal["reminded_at", "escalated_at"], at: datetime
 ) -> bool:
-    """Write that the author was reminded or alerted. Return False if that was written, or the question is settled."""
+    """Record that the author was reminded or alerted. Return False if that is recorded, or the question is settled."""
     column = interrupts.c[f"{told}_us"]
     row = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id, interrupts.c.status == "pending")
     return bool(connection.execute(row.where(column.is_(None)).values({column: to_us(at)})).rowcount)
@@ -212,18 +212,18 @@ def ask_again(connection: Connection, interrupt_ids: Sequence[str], error: str, 
 
 
 def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:
-    """Record that the graph has continued with these decisions."""
+    """Record that the graph has received these decisions."""
     connection.execute(update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids)).values(applied=True))
 
 
 def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
-    """Withdraw a turn's questions, because it is over."""
+    """Withdraw a turn's questions, because the turn has ended."""
     _VOID.run(connection, of=turn_id, at_us=to_us(at))
     _APPLY.run(connection, of=turn_id)
 
 
 def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
-    """Store a cancellation. The first reason stays."""
+    """Store a cancellation. The first reason is kept."""
     row = upsert(cancels, [cancels.c.turn_id]).values(turn_id=turn_id, reason=storable(reason), at_us=to_us(at))
     connection.execute(row)
 
@@ -242,7 +242,7 @@ def kept(connection: Connection, thread_id: str = "") -> tuple[Trigger, ...]:
 
 
 def release_held(connection: Connection, thread_id: str, at: datetime, *, why: str = "") -> tuple[str, ...]:
-    """Write that the fires held on a thread may be sent again, and why. Return the ids of their turns, in order."""
+    """Record that the fires held on a thread may be sent again, and why. Return the ids of their turns, in order."""
     held = [from_row(KeyRecord, row) for row in _HELD.dicts(connection, thread_id=thread_id)]
     if held:
         _RELEASE.run(connection, of=thread_id)
@@ -252,7 +252,7 @@ def release_held(connection: Connection, thread_id: str, at: datetime, *, why: s
 
 
 def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str, str]:
-    """Return three texts, each may be empty: the error of an expired approval, the error of rejected calls, and
+    """Return three texts, any of which may be empty: the error of an expired approval, the error of rejected calls, and
     the calls that exceptions allowed. A refusal does not count if a later call of the same tool was allowed.
     """
     asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
@@ -271,13 +271,13 @@ def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str, s
 
 
 def _got(later: InterruptRecord, item: InterruptRecord) -> bool:
-    """Return True if `later` asked about the same tool after the decision on `item`, and was allowed."""
+    """Return True if `later` asked about the same tool after the decision on `item`, and its call was allowed."""
     after = item.resolved_at is not None and later.created_at >= item.resolved_at
     return after and later.tool == item.tool and later.decision in {"approve", "edit", "answer"}
 
 
 def graph_of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
-    """Return the graph columns of a turn that never starts: those of its thread, even if its trigger differs."""
+    """Return the graph columns of a turn that never starts: those of its thread, even if its trigger's differ."""
     newest = turn_reads.newest_on_thread(connection, trigger.thread_id)
     return {} if newest is None else {name: getattr(newest, name) for name in OF_GRAPH}
 
@@ -291,7 +291,7 @@ def asked_of(connection: Connection, interrupt_id: str) -> InterruptRecord:
 
 
 def has_spoken(connection: Connection, turn_id: str) -> bool:
-    """Return True if a turn gave its author anything to see: text, a question or a proposal."""
+    """Return True if a turn showed its author anything: text, a question or a proposal."""
     text = select(messages.c.position).where(
         messages.c.turn_id == turn_id, messages.c.role == "agent", func.trim(messages.c.text) != ""
     )
@@ -306,10 +306,10 @@ def last_words(connection: Connection, turn_id: str) -> str:
 
 
 def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
-    """Return the error of a self-paced turn whose wake-up requests all failed. Empty if the turn made none.
+    """Return the error of a self-paced turn whose wake-up requests all failed. Empty if the turn made no request.
 
-    `tool` is the tool for the request. A request with wrong arguments counts, since the turn wants to continue; a
-    request that the author rejected does not.
+    `tool` is the tool for the request. A request with wrong arguments counts, because the turn wants to continue; a
+    request that the author rejected does not count.
     """
     if not tool or turn.kind not in WAKES or turn.wake_after_s is not None:
         return ""
@@ -374,7 +374,7 @@ _SAID_BY_TURN = select(messages.c.role, messages.c.text, messages.c.tool_calls_j
     _MINE, messages.c.position > 0
 ).order_by(messages.c.position)  # fmt: skip
 _OF_TURN = interrupts.c.turn_id == bindparam("of")
-# A question that was answered and is asked again is written as a new one.
+# A question that was answered and is asked again is written as a new question.
 _ASK = upsert(
     interrupts,
     [interrupts.c.interrupt_id],

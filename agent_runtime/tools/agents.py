@@ -1,5 +1,5 @@
 """The tools that reach others: `agent_send` writes to an agent, `subagent_run` starts a subagent in the turn, and
-`turn_fail` tells the author that the task failed.
+`turn_fail` reports to the author that the task failed.
 
 A model reads the docstrings and annotations of the functions inside.
 """
@@ -17,7 +17,7 @@ from agent_runtime.permissions.judge import FAIL
 from agent_runtime.tools.call import GaveUp, Result, Runtime, call_of, spec
 from turnkeeper.errors import MachineTrouble, TurnkeeperError
 
-if TYPE_CHECKING:  # a rehearsal asks for the tools only, without building agents
+if TYPE_CHECKING:  # a rehearsal asks only for the tools, without building agents
     from agent_runtime.graph.agent.default import Subagents
 
 SUBAGENT_SCOPE = "subagent.run"
@@ -47,7 +47,7 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
 
     async def subagent_run(
         name: Annotated[
-            str, "researcher: reads sources and reports what they say; reviewer: checks text against its sources"
+            str, "researcher: reads sources and reports their contents; reviewer: checks text against its sources"
         ],
         brief: Annotated[str, "what it is to do, with all that it needs to know: it sees nothing of this thread"],
         runtime: Runtime,
@@ -59,7 +59,7 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
         except MachineTrouble:
             raise
         except TurnkeeperError as error:
-            # Count the tokens of a stopped subagent too, which an exception could not carry.
+            # Count the tokens of a stopped subagent too, because an exception could not carry them.
             cost = artifact_of(subagent_usage().used(call_id))
             failed = ToolMessage(str(error), artifact=cost, tool_call_id=call_id, name=SUBAGENT_TOOL, status="error")
             return failed, cost

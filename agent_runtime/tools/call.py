@@ -26,7 +26,7 @@ _SCHEMAS: dict[Hashable, Any] = {}
 
 
 class GaveUp(TurnkeeperError):
-    """The error of an agent that could not do what was asked. It fails the turn, instead of answering the model."""
+    """The error of an agent that could not do what was asked. It fails the turn instead of answering the model."""
 
 
 def call_of(runtime: Runtime) -> Call:
@@ -47,8 +47,8 @@ def spec(
     """Make a tool from `body`. The model reads the docstring of `body`; the name defaults to the scope's.
 
     MachineTrouble is raised again, and the turn waits. Any other TurnkeeperError becomes the tool's answer to the
-    model, marked as an error. Any other exception is our bug and fails the turn. A strict tool refuses unknown
-    arguments; other tools ignore them.
+    model, marked as an error. Any other exception is a defect of Turnkeeper and fails the turn. A strict tool refuses
+    unknown arguments; other tools ignore them.
     """
 
     @wraps(body)

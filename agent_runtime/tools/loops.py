@@ -34,13 +34,13 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 WAKEUP, LIST, DELETE, EMIT = "loop.wakeup", "loop.list", "loop.delete", "event.emit"
 LONGEST_WAKE_S = 7 * 86_400
-DEFAULT_CATEGORY = "loop"  # of a loop that an author's turn makes
+DEFAULT_CATEGORY = "loop"  # default category of a loop that an author's turn makes
 LONGEST_SHOWN = 200  # characters of a prompt
 MOST_LISTED = 100
 
 
 class Loops(Tasks):
-    """Executor of the tools' calls, in the turn's row or at the runner, once per call."""
+    """Executor of the tools' calls, in the turn's row or at the runner, once for each call."""
 
     def __init__(self, store: Store, categories: Categories, home: Home, clock: Clock) -> None:
         super().__init__(home)
@@ -51,7 +51,7 @@ class Loops(Tasks):
     async def wake(self, call: Call, delay_s: float) -> Result:
         """Store the delay of the loop's next iteration in the turn's row. The last call of a turn counts.
 
-        The delay begins at the turn's end. The runner gets it with the outcome, unless the turn fails.
+        The delay begins at the turn's end. The runner gets the delay with the outcome, unless the turn fails.
 
         Raises:
             Denied: not in scope, the turn has ended, or no task started it.
@@ -65,7 +65,7 @@ class Loops(Tasks):
             turn = _turn_of(connection, call.context.turn_id)
             if not turn.fire_id:
                 by = "another agent" if call.context.by_agent else "the author"
-                what = f"{by} began this turn, not a loop: there is nothing to wake"
+                what = f"{by} began this turn, not a loop, so there is nothing to wake"
                 raise Denied(what, hint="to make a loop, call LoopCreate")
 
             def write() -> Result:
@@ -94,7 +94,7 @@ class Loops(Tasks):
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
         """Make a loop, within the turn's permissions.
 
-        `asked` holds fields of a `TaskSpec`, including its `prompt`; empty values are ignored. Without `every`,
+        `asked` contains fields of a `TaskSpec`, including its `prompt`; empty values are ignored. Without `every`,
         `cron` or `on`, the loop is self-paced.
 
         Raises:
@@ -109,7 +109,7 @@ class Loops(Tasks):
         own = context.category.name if context.started_by == "fire" else DEFAULT_CATEGORY
         category = self._categories.get(asked.get("category") or own)
         turn = await self._store.read(lambda connection: _turn_of(connection, context.turn_id))
-        # An author's approval of this one call grants the loop nothing.
+        # An author's approval of this one call grants no permission to the loop.
         bare = replace(context, category=intersect(turn.grant, context.category))
         if reason := beyond(category, bare):
             raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
@@ -134,8 +134,8 @@ class Loops(Tasks):
 
         Raises:
             Denied: not in scope, or another agent made the loop.
-            InvalidInput: `loop` holds text that a message cannot carry.
-            NotFound: there is no such loop.
+            InvalidInput: `loop` contains text that a message cannot carry.
+            NotFound: no such loop exists.
             Unreachable: the runner does not answer.
         """
         require(DELETE, "write", {"loop": loop}, call.context)
@@ -195,7 +195,7 @@ class Loops(Tasks):
     async def _once(self, call: Call, scope: str, act: Callable[[], Awaitable[Result]]) -> Result:
         """Act and store the result, unless an earlier run of this call did so.
 
-        After a crash in between, the call acts again, without a second effect at the runner.
+        After a crash between the act and the storing, the call acts again, without a second effect at the runner.
         """
         at = self._clock.now()
 
@@ -220,10 +220,10 @@ def loop_tools(loops: Loops) -> list[ToolSpec]:
         delay_seconds: Annotated[float, "seconds from the end of this turn to the next iteration; 0 is at once"] = 0,
         reason: Annotated[str, "why it continues, in a few words"] = "",  # noqa: ARG001  the author reads it in the call
     ) -> Result:
-        """Continue this self-paced loop: its next iteration begins so long after this turn has ended, else at once.
+        """Continue this self-paced loop: its next iteration begins so long after this turn has ended, or at once.
 
         Do this iteration's work first, call this once at its end, then end your turn. Not calling it ends the loop: do
-        so when its goal is met, or when what it waits for has come.
+        so when its goal is met, or when the event that it waits for has come.
         """
         return await loops.wake(call_of(runtime), delay_seconds)
 
@@ -232,23 +232,23 @@ def loop_tools(loops: Loops) -> list[ToolSpec]:
 
 def _loop_changes(loops: Loops) -> list[ToolSpec]:
     async def create(
-        prompt: Annotated[str, "what each turn of the loop is asked; it sees nothing of this thread"],
+        prompt: Annotated[str, "the task of each turn of the loop; a turn sees nothing of this thread"],
         runtime: Runtime,
         *,
         every: Annotated[str, "an interval, such as 15m or 2h"] = "",
         cron: Annotated[str, "five fields, such as 0 9 * * 1-5; with no time and no event the loop paces itself"] = "",
         on: Annotated[str, "an event's name, such as task.succeeded or turn_end, beside a time or without one"] = "",
         where: Annotated[tuple[str, ...], "which events: field=value or field~=pattern, such as task=digest"] = (),
-        debounce: Annotated[str, "how long after an event the next ones go into its fire, such as 30s"] = "",
-        recurring: Annotated[bool, "false: it fires once"] = True,
-        max_fires: Annotated[int, "how often it fires at most; 0 for no limit"] = 0,
+        debounce: Annotated[str, "how long after an event further events join its fire, such as 30s"] = "",
+        recurring: Annotated[bool, "false: the loop fires only once"] = True,
+        max_fires: Annotated[int, "the most fires; 0 for no limit"] = 0,
         read_only: Annotated[bool, "its turns only read"] = False,
-        category: Annotated[str, "what its turns may do: no more than this turn may"] = "",
+        category: Annotated[str, "the permissions of its turns: at most those of this turn"] = "",
         channel: Annotated[str, "another channel, if the category reaches it; empty for the turn's own"] = "",
     ) -> Result:
-        """Make a loop: a prompt that comes again on its own thread, at times, after events, or at its own pace.
+        """Make a loop: a prompt that is repeated on its own thread, at times, after events, or at its own pace.
 
-        It ends by itself after seven days. There may be 25 of yours at a time.
+        It ends automatically after seven days. You can have at most 25 loops at a time.
         """
         asked: dict[str, Any] = {
             "prompt": prompt,
@@ -262,7 +262,7 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
         return await loops.create(call_of(runtime), asked | {"category": category, "channel": channel})
 
     async def listed(runtime: Runtime) -> Result:
-        """List your loops and those of this channel: ids, when they fire next, how often they did, their prompts."""
+        """List your loops and those of this channel: ids, their next fires, the number of fires, their prompts."""
         return await loops.list(call_of(runtime))
 
     async def delete(
@@ -274,11 +274,11 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
         return await loops.delete(call_of(runtime), loop, pause=action == "pause")
 
     async def emit(
-        name: Annotated[str, "what happened: a-z, 0-9, _, ., : and -"],
+        name: Annotated[str, "a name for the event: a-z, 0-9, _, ., : and -"],
         runtime: Runtime,
         data: Annotated[dict[str, Any] | None, "a JSON object of a few facts, for the prompts of those tasks"] = None,
     ) -> Result:
-        """Emit an event of your own, to every task that listens for it."""
+        """Emit your own event, to every task that listens for it."""
         return await loops.emit(call_of(runtime), name, data or {})
 
     return [
@@ -325,7 +325,7 @@ def _woken(turn: TurnRecord, delay_s: int, put_off_to: str) -> Result:
 
 
 def _check_texts(said: Mapping[str, object]) -> None:
-    """Raise InvalidInput for text that no message can carry; models may write half an emoji, which is valid JSON."""
+    """Raise InvalidInput for text that no message can carry, because models may write half an emoji as valid JSON."""
     for field, value in said.items():
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, str):
@@ -340,7 +340,7 @@ def _spec(call: Call, asked: Mapping[str, Any], category: Category, *, read_only
     """Return the task spec of a loop. Its name is derived from the call, so that one call makes one loop."""
     context = call.context
     if asked.get("every") and asked.get("cron"):
-        raise InvalidInput("every and cron cannot be combined", where="every", hint="give at most one of them")
+        raise InvalidInput("every and cron cannot be combined", where="every", hint="give at most one of the two")
     made = wire.TaskSpec(**{name: value for name, value in asked.items() if value})
     made.name = f"agent-loop-{_digest(call)[:12]}"
     made.category, made.channel, made.agent = category.name, made.channel or context.channel, context.agent

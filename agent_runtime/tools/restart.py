@@ -41,11 +41,11 @@ class Lifecycle:
         self._clock, self._files = clock, files
 
     async def request_restart(self, call: Call, notes: str) -> Mapping[str, Any]:
-        """Ask for a restart, once per call; agent0's next turn is shown the notes as its handoff.
+        """Ask for a restart, once per call; agent0's next turn gets the notes as its handoff.
 
         Raises:
             Denied: not in scope, not agent0, or the turn has ended.
-            InvalidInput: the notes are empty, too long or hold text that a message cannot carry.
+            InvalidInput: the notes are empty, too long or contain text that a message cannot carry.
             Conflict: another restart is pending or running.
         """
         require(RESTART, "write", {"notes": notes}, call.context)
@@ -108,10 +108,10 @@ def handoff_text(connection: Connection, notes: str) -> str:
     ]
     asked = [f"{item.interrupt_id} ({item.kind} {item.tool}".rstrip() + ")" for item in list_interrupts(connection)]
     lines = [
-        f"Planned restart of agent-runtime, asked for by {FIRST_AGENT}. Turns continue from their last checkpoint.",
+        f"Planned restart of agent-runtime, requested by {FIRST_AGENT}. Turns continue from their last checkpoint.",
         f"open turns: {_named(open_turns)}",
         f"decisions waiting for the author: {_named(asked)}",
-        "armed tasks and held fires: unknown to the runtime; the runner has them, and continues",
+        "armed tasks and held fires: unknown to the runtime; the runner keeps them, and continues",
         f"notes:\n{notes.strip()}",
     ]
     return "\n".join(lines)
@@ -128,10 +128,10 @@ def lifecycle_tools(lifecycle: Lifecycle) -> list[ToolSpec]:
     """Return the tool that restarts the runtime. A model reads its docstring."""
 
     async def lifecycle_request_restart(
-        notes: Annotated[str, "what your next session has to know: open work, next actions, why you restart"],
+        notes: Annotated[str, "notes for your next session: open work, next actions, why you restart"],
         runtime: Runtime,
     ) -> Mapping[str, Any]:
-        """Ask to be restarted. It comes within a minute or so; your next turn is shown the notes."""
+        """Ask for a restart. The restart comes within about a minute; your next turn gets the notes."""
         return await lifecycle.request_restart(call_of(runtime), notes)
 
     return [spec(lifecycle_request_restart, scope=RESTART, effect="write")]

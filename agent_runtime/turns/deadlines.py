@@ -1,8 +1,8 @@
 """Approval deadlines: remind the author, raise an alert and expire the approval, each once.
 
-Deadlines are absolute instants stored with the question, so they survive restarts and power-off. Each completed step is
-stored too. If the process dies after an approval expires and before its turn resumes, the stored decision counts like
-an author's answer, and the next process resumes the turn. If several deadlines are overdue, only expiry counts.
+Deadlines are absolute instants stored with the question, so they survive restarts and power-off. The store also records
+each step. If the process dies after an approval expires and before its turn resumes, the stored decision counts like an
+author's answer, and the next process resumes the turn. If several deadlines are overdue, only expiry counts.
 
 An alert is a marker file that the supervisor sends like its own alerts (docs/lifecycle.md). The file is written before
 the store records the alert; after a kill in between, it is written again. When the approval is no longer pending, an
@@ -27,7 +27,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.times import rfc3339
 
-LONGEST_WAIT_S = 30.0  # if an approval has a deadline: the wall clock may change, or the machine may sleep
+LONGEST_WAIT_S = 30.0  # if an approval has a deadline, because the wall clock may change, or the machine may sleep
 IDLE_S = 3600.0  # if no approval has a deadline
 TROUBLE_S = 2.0
 _ALERTS = "escalate-failed-{}-approvals"
@@ -67,7 +67,7 @@ class Deadlines:
         waiting, now = await self._store.read(timed_interrupts), self._clock.now()
         for item in waiting:
             if _is_due(item.expires_at, now):
-                continue  # just became due: the next check, at once, expires it
+                continue  # the alert just became due; the next check, at once, expires the approval
             if item.reminded_at is None and _is_due(item.remind_at, now):
                 await self._remind(item)
             if item.escalated_at is None and _is_due(item.escalate_at, now):
@@ -120,7 +120,7 @@ def _is_due(at: datetime | None, now: datetime) -> bool:
 
 
 def _next_times(item: InterruptRecord, now: datetime) -> list[datetime]:
-    """Return the next deadlines of a pending approval. Past reminders and alerts are left out, a past expiry is not."""
+    """Return the next deadlines of a pending approval. Past reminders and alerts are left out; a past expiry is not."""
     ahead = [at for at in (item.remind_at, item.escalate_at) if at is not None and at > now]
     return ahead if item.expires_at is None else [*ahead, item.expires_at]
 

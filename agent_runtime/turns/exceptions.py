@@ -1,4 +1,4 @@
-"""Standing exceptions that are valid now: each is checked against its task and category before it is used or shown.
+"""Standing exceptions that are valid now. Each is checked against its task and category before it is used or shown.
 
 The task comes from the task runner. If the runner does not answer, only the category and the turn's own row are
 checked. The row holds the category and whether the task is read-only.

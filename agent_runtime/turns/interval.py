@@ -17,7 +17,7 @@ from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.rpc.process import Failpoints
 
-CANCEL_AGAIN_S = 1.0  # between cancels of a graph that swallows them, until its interval ends
+CANCEL_AGAIN_S = 1.0  # time between two cancels of a graph that ignores them, until its interval ends
 RECORD_S = 0.25  # the longest delay before new messages are stored
 OVERDUE_S = 1.0  # after the time limit, at which the graph was cancelled once
 _COPIED = (  # the fields that a turn's context copies from its row
@@ -107,7 +107,7 @@ class Intervals:
         )
 
     async def _pin(self, turn: TurnRecord, category: Category) -> None:
-        """Store what is left of a turn's grant, so that a narrowed grant stays narrow if its category changes."""
+        """Store the remaining part of a turn's grant, so that a narrowed grant stays narrow if its category changes."""
         if category != turn.grant:
             await self._store.narrow(turn.turn_id, canonical(category.to_dict()))
 
@@ -133,7 +133,7 @@ def _writes_outcome(task: asyncio.Task[Ended]) -> bool:
 
 
 def _is_over(write: asyncio.Task[None]) -> bool:
-    """Return whether a write has ended. Retrieve its error too; the outcome repeats a failed write."""
+    """Return whether a write has ended. Also retrieve its error; the outcome repeats a failed write."""
     if write.done() and not write.cancelled():
         write.exception()
     return write.done()
@@ -146,13 +146,13 @@ def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
 
 
 class _Recording:
-    """Writer of a running turn's messages, with a delay, because the end of a short turn writes all of them.
+    """Writer of a running turn's messages. It delays writes, because the end of a short turn writes all of them.
 
     Tokens are written at once, because the daily cap is checked against them before each model call.
     """
 
     def __init__(self, store: Store, failpoints: Failpoints, turn_id: str, log: EventLog, *, is_new: bool) -> None:
-        """Take `is_new`: False if the turn continues, so that tool calls of earlier intervals are not logged again."""
+        """Take `is_new`, False if the turn continues, so that tool calls of earlier intervals are not logged again."""
         self._log, self._told = log, 0 if is_new else None
         self._store = store
         self._failpoints = failpoints

@@ -12,7 +12,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
 
 NEXT_S = 0.2  # retry interval for releasing a thread of a shared store
-LONGEST_WAIT_S = 3600.0  # a lane looks again after this long in any case
+LONGEST_WAIT_S = 3600.0  # a lane checks again after this time in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class Handled:
 
     Attributes:
         done: True if the item is finished; otherwise it stays in the lane.
-        until: when to look again at the latest, or None.
+        until: when to check again at the latest, or None.
         rest_s: seconds until the retry of a failed item. Later triggers in the lane wait too; decisions and cancels do
-            not.
+            not wait.
     """
 
     done: bool
@@ -49,7 +49,7 @@ class Handled:
 @dataclass
 class _Lane:
     items: list[Item] = field(default_factory=list)
-    resting: dict[int, float] = field(default_factory=dict)  # item identity -> monotonic time of its retry
+    resting: dict[int, float] = field(default_factory=dict)  # the monotonic time of each item's retry, by item identity
     news: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -86,7 +86,7 @@ class Lanes:
         self._slots = asyncio.Semaphore(most_at_once)
         self._on_done = on_done
         self._lanes: dict[str, _Lane] = {}
-        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each task waits until the pause ends
+        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: the task that waits until the pause ends
         self._dropped: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._depth = self._running = 0
@@ -127,7 +127,7 @@ class Lanes:
             self.put(trigger.thread_id, Item(asked=asked, trigger=trigger))
 
     def put_at(self, thread_id: str, until: datetime) -> None:
-        """Look at a paused thread when its pause ends, even if a trigger arrives earlier; only the last call counts."""
+        """Check a paused thread when its pause ends, even if a trigger arrives earlier; only the last call counts."""
         if self._shared is not None:
             return  # a stored row wakes the thread at that time
         if (earlier := self._pauses.get(thread_id)) is not None:
@@ -199,7 +199,7 @@ class Lanes:
             del self._lanes[thread_id]
 
     async def _goes_on(self, thread_id: str, lane: _Lane) -> bool:
-        """Return whether the lane has more to do; if not, release its thread."""
+        """Return whether the lane has more items; if not, release its thread."""
         if self._shared is not None and self._cordoned() and all(self._is_held(lane, item) for item in lane.items):
             return False
         if lane.items or self._stopping or self._shared is None:

@@ -3,10 +3,10 @@
 A turn is pruned after it has been finished for longer than `[history]` says. Some turns are kept whatever their age:
 unfinished turns, turns that owe an answer, and the newest turn of a thread unless the thread belongs to one fire. While
 the runner has not read every fire outcome of that time, no turn is pruned. Keys are kept permanently, so that a
-repeated fire or message has no second effect. Proposals, pages and the hashes of records are kept too.
+repeated fire or message has no second effect. Proposals, pages and the hashes of records are also kept.
 
-If machines share the store, each batch is one transaction on whichever machine is first, including checkpoints. It
-takes the lease of each thread that it deletes, so that no turn begins there meanwhile.
+If machines share the store, the first machine prunes a batch, including checkpoints, in one transaction. The
+transaction takes the lease of each thread that it deletes, so that no turn begins there meanwhile.
 """
 
 from datetime import datetime, timedelta
@@ -79,7 +79,7 @@ class Pruner:
 
     async def _batch(self, before: datetime) -> int:
         found = await self._store.read(old_turns, before)
-        # Delete threads first: after a kill in between, the rows still say which threads to delete.
+        # Delete threads first, because after a kill in between, the rows still name the threads to delete.
         for thread_id in {one.own_thread for one in found} - {""}:
             await self._saver.adelete_thread(thread_id)
         await self._store.write(remove_turns, found)
@@ -165,7 +165,7 @@ def _prune_events(connection: Connection, before: datetime, read_up_to: int) -> 
 
 
 def _prune_handoffs(connection: Connection, before: datetime, _read_up_to: int) -> int:
-    """Remove handoffs that were shown to a turn, after that turn is finished."""
+    """Remove handoffs that a turn received, after that turn has ended."""
     handoffs, turns = schema.handoffs.c, schema.turns.c
     goes_on = select(turns.turn_id).where(turns.status.in_(UNFINISHED))
     shown = (handoffs.turn_id != "") & handoffs.turn_id.not_in(goes_on) & (handoffs.at_us < to_us(before))
@@ -173,7 +173,7 @@ def _prune_handoffs(connection: Connection, before: datetime, _read_up_to: int) 
 
 
 def _drop(connection: Connection, table: Any, key: Any, condition: ColumnElement[bool]) -> int:
-    """Remove a batch of rows; return how many. Remove none while another process prunes."""
+    """Remove a batch of rows; return their number. Remove none while another process prunes."""
     if not alone(connection, f"pruning {table.name}"):
         return 0
     found = connection.execute(select(key).where(condition).order_by(key).limit(LARGEST_BATCH)).scalars().all()

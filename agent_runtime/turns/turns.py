@@ -48,7 +48,7 @@ class Notification:
     """A message that the author may want at once. The command gets each field as an environment variable.
 
     Attributes:
-        task: the task's name; empty for an author's own turn.
+        task: the task's name; empty for a turn that an author started.
         interrupt_id: the question; empty for a failure.
     """
 
@@ -69,7 +69,7 @@ class Notifier:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def notify(self, notification: Notification) -> None:
-        """Start the command if the settings list this event. Never wait, never raise."""
+        """Start the command if the settings list this event. Never wait or raise."""
         if not self._settings.command or notification.event not in self._settings.on:
             return
         if len(self._under_way) >= MOST_NOTIFYING:
@@ -122,8 +122,8 @@ PRUNING_S = 0.05  # interval between requests for pruning that was postponed
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
 _OTHER_STATE = ("write", "checkpoint_id")  # options of a client's run that write into a state, or fork a thread
 _ENDINGS = {"cancelled": "was cancelled before it finished", "failed": "failed before it finished"}
-# The result of an action: True if it is done, False if it waits for the next process, or None if the facts changed
-# before the action took effect, so that a new decision is needed.
+# The result of an action: True if the action is done, False if it waits for the next process, or None if the facts
+# changed before it took effect, so that a new decision is needed.
 Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
 
 
@@ -159,11 +159,11 @@ class Turns:
         self._waits = Waits(**parts.settings.approvals.model_dump())
         self._exceptions = parts.exceptions
         self._lanes = lanes
-        self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each task
+        self._pruning: dict[asyncio.Task[None], str] = {}  # the thread of each task
         self._clock = clock
         self._graph_wait_s = parts.settings.faults.graph_wait_s
         self._failing_since: dict[str, float] = {}  # by turn: when the machine began to fail its graph's calls
-        self._uncounted: set[str] = set()  # turns whose last interval the machine broke off; the next is not counted
+        self._uncounted: set[str] = set()  # turns whose last interval the machine ended; the next is not counted
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
             Action.GIVE_INPUT: self._give_input,
@@ -203,7 +203,7 @@ class Turns:
         raise RuntimeError(f"{item.asked} is still undecided after {MOST_ROUNDS} rounds")
 
     async def _with_thread(self, thread_id: str, item: Item, facts: Facts) -> Facts:
-        """Add the thread's position in its graph to the facts, or the other graph if the trigger belongs to one."""
+        """Add the thread's position in its graph to the facts, or the other graph if the trigger names another."""
         known = facts.own or facts.newest
         elsewhere = self._engines.catalog.belongs_elsewhere(item.trigger, known.graph) if item.trigger and known else ""
         waits = facts.own is None and known is not None and known.status in {"interrupted", "paused"}
@@ -243,7 +243,7 @@ class Turns:
         return await self._run(turn, order, "start")
 
     async def _filled(self, trigger: Trigger) -> Trigger:
-        """Return a trigger with the last answer of its task in the prompt, if the runner left a place for it."""
+        """Return a trigger with the last answer of its task in the prompt, if the runner left a mark for the answer."""
         place = f"{{{{last.answer of {trigger.task_id}}}}}"
         if trigger.source != "fire" or place not in trigger.prompt:
             return trigger
@@ -251,7 +251,7 @@ class Turns:
         return replace(trigger, prompt=trigger.prompt.replace(place, answer))
 
     async def _told(self, turn_id: str, begin: str, write: Awaitable[TurnRecord]) -> TurnRecord:
-        """Return the written turn; log that a turn is about to begin if the store delays the write."""
+        """Return the written turn; if the store delays the write, log that a turn is about to begin."""
         with told_if_late(self._log, lambda: [("turn.waits", {"turn_id": turn_id, "begin": begin})]):
             return await write
 
@@ -269,7 +269,7 @@ class Turns:
         return await self._run(await self._again(decision.turn_id), Continue(), "continue")
 
     async def _again(self, turn_id: str) -> TurnRecord:
-        """Record that another interval of a turn begins. Count the try unless the machine broke off the last one."""
+        """Record that another interval of a turn begins. Count the try unless the machine ended the last interval."""
         counted = turn_id not in self._uncounted
         turn = await self._told(turn_id, "continue", self._store.try_again(turn_id, counted=counted))
         self._uncounted.discard(turn_id)
@@ -313,7 +313,7 @@ class Turns:
     async def _answer(self, item: Item, decision: Decision, _facts: Facts) -> bool | None:
         trigger = _trigger(item)
         if not await self._store.take_answer(trigger, decision.turn_id, decision.interrupts[0]):
-            return None  # the author decided while the facts were read
+            return None  # the author decided while the facts were being read
         self._log.emit("interrupt.resolved", interrupt_id=decision.interrupts[0], decision="answer", via=trigger.via)
         self._lanes.put_decision(trigger.thread_id)
         return True
@@ -352,14 +352,14 @@ class Turns:
         return True
 
     async def _run(self, turn: TurnRecord, order: Order, mode: str) -> bool:
-        """Run an interval and write its result. If the machine breaks off the interval, do not count the try."""
+        """Run an interval and write its result. If the machine interrupts the interval, do not count the try."""
         try:
             return await self._run_counted(turn, order, mode)
         except Exception as error:
             if machine_trouble(error) is None:
                 raise
             self._uncounted.add(turn.turn_id)
-            await self._store.give_back(turn.turn_id)  # if this fails too, the next interval is not counted
+            await self._store.give_back(turn.turn_id)  # if this write fails too, the next interval is not counted
             self._uncounted.discard(turn.turn_id)
             raise
 
@@ -381,14 +381,14 @@ class Turns:
     async def _outlast(self, turn: TurnRecord, trouble: MachineTrouble) -> bool:
         """Raise the machine's trouble, so that the turn is retried when the machine works again.
 
-        Turns wait for our own stores without a limit. If a file or device that only the graph uses fails, the turn
-        fails after `graph_wait_s`, because it would block the thread.
+        Turns wait for Turnkeeper's own stores without a limit. If a file or device that only the graph uses fails, the
+        turn fails after `graph_wait_s`, because a waiting turn would block the thread.
         """
         if trouble.where == CALLED:
             now = self._clock.monotonic()
             waited_s = now - self._failing_since.setdefault(turn.turn_id, now)
             if 0 < self._graph_wait_s <= waited_s:
-                error = f"a file or device of its graph {trouble.what}; it was retried for {waited_s:.0f} s"
+                error = f"a file or device of its graph {trouble.what}; the runtime retried for {waited_s:.0f} s"
                 done = await self._finish(turn, "failed", error)
                 del self._failing_since[turn.turn_id]
                 return done
@@ -427,7 +427,7 @@ class Turns:
             await asyncio.wait(waiting, timeout=PRUNING_S)
 
     async def _prune(self, turn: TurnRecord) -> None:
-        """Drop checkpoints that the thread no longer needs. The next turn's pruning drops the rest."""
+        """Drop checkpoints that the thread no longer needs. The next turn's pruning drops all others."""
         try:
             await self._engines.of(turn.graph).prune(turn.thread_id)
         except Fenced:
@@ -465,7 +465,7 @@ class Turns:
         return True
 
     async def _ask_again(self, turn: TurnRecord, ended: Ended) -> bool:
-        """Reopen the questions whose answers the graph refused; return False if none was asked by the graph."""
+        """Reopen the questions whose answers the graph refused; return False if the graph itself asked none of them."""
         left = (await self._engines.of(turn.graph).read(turn.thread_id)).pending
         again = await self._store.ask_again(turn.turn_id, ended.refused, left, ended.error)
         self._store.asked.notify()

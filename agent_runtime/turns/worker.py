@@ -32,12 +32,12 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
 from turnkeeper.storage.files import Files, replace_whole
 
 SENDER = "watchdog"
-LARGEST_NOTES = 1 << 20  # bytes of a notes file; the shown part has its own limit
+LARGEST_NOTES = 1 << 20  # bytes of a notes file; the part for the turn has its own limit
 _MARKERS = ("escalate-failed-*", "*-crashloop-suspected")  # see docs/lifecycle.md
 
 
 class HandoffIntake:
-    """Store of handoffs until a turn has been shown them."""
+    """The store of handoffs until a turn has received them."""
 
     def __init__(self, store: Store, *, home: Home, clock: Clock, log: EventLog, files: Files) -> None:
         self._store, self._files = store, files
@@ -49,7 +49,7 @@ class HandoffIntake:
         """Store a handoff on disk before returning; repeated envelopes are stored once."""
         envelope, at = delivery.claimed.envelope, self._clock.now()
         key = envelope.idempotency_key or envelope.id
-        # A handoff of a planned restart concerns work with the author, so a loop that ticks first is not shown it.
+        # A handoff of a planned restart concerns work with the author, so a loop that runs first does not receive it.
         kept_as = f"{FOR_AUTHOR}{key}" if envelope.meta.get("reason") == "planned" else key
         item = Handoff(key=kept_as, agent=delivery.agent, kind="handoff", sender=envelope.sender, text=envelope.text)
         fresh = await self._store.write(add_handoff, item, at)
@@ -71,7 +71,7 @@ class HandoffIntake:
             await self._store.write(put_notes, item, at)
 
     async def waiting_at_start(self) -> dict[str, Any]:
-        """Return how much waits for the author at the start of the runtime.
+        """Return how many questions and fires wait for the author at the start of the runtime.
 
         `waiting`: undecided approvals; `held`: fires that wait for them; `alarms`: marker files of the watchdog that
         report a problem.
@@ -87,14 +87,14 @@ class HandoffIntake:
         return {"waiting": waiting, "held": held, "alarms": alarms}
 
 
-MOST_TAKEN = 4096  # envelopes claimed and not yet archived
+MOST_TAKEN = 4096  # envelopes that are claimed and not yet archived
 LARGEST_CLAIM = 256
 POLL_S = 1.0  # other processes add envelopes without a notification
 MOST_TROUBLE = 5  # tries of a fire or message; items of a stored turn are retried without a limit
 TROUBLE_S = 0.2  # doubled after each failed try
 LONGEST_TROUBLE_S = 30.0
-OWNERLESS_S = 30.0  # a trigger that has had no lane for so long is reported
-LONGEST_WAIT_S = 5.0  # limit while the machine fails, because it may recover at any moment
+OWNERLESS_S = 30.0  # time after which a trigger without a lane is reported
+LONGEST_WAIT_S = 5.0  # limit while the machine fails, because the machine may recover at any moment
 MAY_END = frozenset({"watchdog", "author"})  # senders whose shutdown envelopes count
 
 
@@ -152,11 +152,11 @@ class Worker:
         )
         self._turns = Turns(parts, self._lanes, clock)
         self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
-        self._trouble: dict[int, int] = {}  # by item: failed tries in a row
+        self._trouble: dict[int, int] = {}  # by item: consecutive failed tries
         self._failed: dict[int, int] = {}  # by item: failed tries that the machine did not cause
         self.waits: dict[str, str] = {}
         """By thread: the machine fault that its turn waits for. The turn is retried until the fault is gone."""
-        self._ownerless: dict[str, float] = {}  # by key: since when a trigger has no lane
+        self._ownerless: dict[str, float] = {}  # by key: the time from which a trigger has had no lane
         self._stuck: list[_Stuck] = []
         self.unreadable = ""
         """The machine fault that keeps the inboxes from being read; empty if there is none."""
@@ -229,8 +229,8 @@ class Worker:
     def ownerless(self) -> str:
         """Return the triggers that no lane has handled for longer than `OWNERLESS_S`; empty if there are none.
 
-        They were accepted and are in the inboxes, claimed or not. While the lanes are full, triggers may wait. If
-        machines share the store, the leases show this instead.
+        These triggers were accepted and are in the inboxes, claimed or not. While the lanes are full, triggers may
+        wait. If machines share the store, the leases show such triggers instead.
         """
         if self._mailboxes.is_shared or self._lanes.depth > MOST_TAKEN - LARGEST_CLAIM:
             return ""
@@ -293,7 +293,7 @@ class Worker:
         return taken
 
     async def _route_all(self, deliveries: list[Delivery]) -> None:
-        """Route each envelope. Retry a failed one later, at growing intervals, without blocking the next ones."""
+        """Route each envelope. Retry a failed envelope later, at growing intervals, without blocking the next ones."""
         for delivery in deliveries:
             await self._try_route(delivery, tries=0)
 
@@ -347,7 +347,7 @@ class Worker:
         self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger, delivery=delivery))
 
     async def _look(self, delivery: Delivery, wish: Incoming) -> None:
-        """Look at a thread after a turn was cancelled, a question was decided or a turn finished."""
+        """Check a thread after a turn was cancelled, a question was decided or a turn finished."""
         thread_id = delivery.claimed.envelope.thread
         if wish.source == "cancel":
             self._intervals.cancel(wish.turn_id)

@@ -2,7 +2,7 @@
 
 Only an author closes a deviation. Only the submit boundary calls the functions that write.
 
-This module also compares two texts, by a rule that anybody can check by hand. Pure.
+This module also compares two texts, by a rule that anyone can check without a program. Pure.
 
 Text states a fact in one of two forms. The first is a line `key: value` with a key of at most 40 characters; the
 subject is the key. The second is a sentence with a number, a date, a weekday or a month; the subject is the sentence
@@ -31,7 +31,7 @@ from turnkeeper.errors import NotFound
 from turnkeeper.times import to_us
 
 MOST_DIFFERENCES = 10
-MOST_COMPARED = 64 * 1024  # characters of either text: the comparison blocks the store
+MOST_COMPARED = 64 * 1024  # characters of either text, because the comparison blocks the store
 LONGEST_VALUE = 120
 _KEYED = re.compile(r"^[ \t]*(?:[-*+][ \t]+)?([^\W\d_][^:.;!?\n]{0,39}):[ \t]+(\S.*)$", re.MULTILINE)
 _TOKEN = re.compile(r"[^\W_]+(?:[-'.,:/][^\W_]+)*%?")
@@ -139,7 +139,7 @@ class DeviationDraft:
         says: a statement quoted from the page.
         source: the page or web address of `found`; may be empty.
         why: a sentence for the author; may be empty.
-        item_id: the item of the re-validation queue that this answers; empty for none.
+        item_id: the item of the re-validation queue that this draft answers; empty for none.
     """
 
     page_id: str
@@ -164,11 +164,11 @@ class Resolution:
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """A deviation, as stored.
+    """A deviation as it is stored.
 
     Attributes:
         kind: contradiction; or stale-base: the page has changed since the candidate was made.
-        source: the place of `found`; empty for the candidate.
+        source: the location of `found`; empty for the candidate.
         candidate_id: the candidate with the contradiction; empty for none.
         origin: agent-produced, or observed if the submit boundary found the deviation.
         lifecycle: open, kept (the page stays) or accepted.
@@ -209,7 +209,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The turn whose write a deviation is about, and its origin: the agent or the boundary."""
+    """The turn that a deviation's write belongs to, and the origin of the deviation: the agent or the boundary."""
 
     origin: str
     turn_id: str
@@ -227,8 +227,8 @@ class Writer:
 def record(connection: Connection, place: Place, found: Difference, writer: Writer, at: datetime) -> tuple[str, bool]:
     """Store an open deviation; return its id, and whether it is new.
 
-    Reuse an open deviation with the same statements, unless it and this one are about different candidates. Each
-    candidate has a deviation of its own, with its own decision.
+    Reuse an open deviation with the same statements, unless the two deviations are about different candidates. Each
+    candidate has a separate deviation, with a separate decision.
     """
     same = (
         (deviations.c.page_id == place.page_id)
@@ -287,7 +287,7 @@ def close_of_candidate(connection: Connection, candidate_id: str, *, accept: boo
 
 
 def get_deviation(connection: Connection, deviation_id: str) -> Deviation:
-    """Return a record. Raises NotFound."""
+    """Return a deviation by its id. Raises NotFound."""
     query = select(deviations).where(deviations.c.deviation_id == deviation_id)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
@@ -306,7 +306,7 @@ def list_deviations(connection: Connection, *, channel: str = "", include_decide
 
 
 def open_on(connection: Connection, page_id: str) -> list[Deviation]:
-    """Return the open records about a page."""
+    """Return the open deviations of a page."""
     query = select(deviations).where(deviations.c.page_id == page_id, deviations.c.lifecycle == "open")
     query = query.order_by(deviations.c.created_at_us, deviations.c.deviation_id)
     return [from_row(Deviation, row) for row in connection.execute(query).mappings()]

@@ -4,8 +4,8 @@ The tier `conversation` belongs to one thread, and turns on that thread see it. 
 channel, and turns in that channel see it. The tier `workspace` belongs to the workspace, and `account` to the author;
 every turn whose category reaches such a tier sees it.
 
-No entry is dropped to make room: a full shelf refuses new entries, until somebody deletes old ones. One reading has a
-fixed budget, so that the five-hundredth fire reads no more than the fifth.
+No entry is dropped to make room: a full shelf refuses new entries until someone deletes old entries. One reading has a
+fixed budget, so that the five-hundredth fire reads as little as the fifth.
 
 A graph's store names memory by a tuple of labels and a key, mapped onto a shelf and an entry's key. `("workspace",)`
 and `("account",)` are the one workspace and account. `("channel", CHANNEL)` is a channel, and `("conversation",
@@ -46,7 +46,7 @@ READING_BUDGET = 8_000  # bytes of text in one reading
 MOST_READ = 60  # entries in one reading
 BRIEFING_BUDGET = 2_000  # bytes of text in the briefing of a turn
 MOST_BRIEFED = 20
-MOST_ENTRIES = 1_000  # on one shelf
+MOST_ENTRIES = 1_000  # most entries on one shelf
 MOST_BYTES = 256 * 1024  # bytes of text on one shelf
 LONGEST_KEY = 200
 OWNED = ("conversation", "channel")  # tiers with several owners
@@ -143,7 +143,7 @@ def ranked(connection: sa.Connection, shelf: Shelf | None, query: str) -> list[t
 
 
 def whole(connection: sa.Connection, shelf: Shelf) -> list[MemoryEntry]:
-    """Return every entry of a shelf, newest first. For programs with their own paging, never for a model."""
+    """Return every entry of a shelf, newest first. Programs with their own paging use this function, never a model."""
     query = sa.select(memory).where(_on(shelf)).order_by(sa.desc(memory.c.updated_at_us), memory.c.key)
     return _entries(connection, query)
 
@@ -221,7 +221,7 @@ def forget(connection: sa.Connection, caller: Caller, shelf: Shelf, key: str) ->
 
 
 def check_entry(text: str) -> str:
-    """Return the text if an entry can hold it. Raises InvalidInput."""
+    """Return the text if an entry can contain it. Raises InvalidInput."""
     if not check_text(text, "text", LARGEST_ENTRY).strip():
         raise InvalidInput("is empty", where="text")
     return text
@@ -259,10 +259,10 @@ def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | N
     hint = "forget entries, or replace one by putting its key again"
     held = f"the {shelf.tier} memory" + (f" of {graph}" if graph else "")
     if before is None and count >= MOST_ENTRIES:
-        raise Exhausted(f"{held} holds {count} entries, which is the limit", where="tier", hint=hint)
+        raise Exhausted(f"{held} contains {count} entries, which is the limit", where="tier", hint=hint)
     more = len(text.encode()) - (len(before.text.encode()) if before else 0)
     if more > 0 and used + more > MOST_BYTES:
-        raise Exhausted(f"{held} holds {used} bytes; the limit is {MOST_BYTES}", where="tier", hint=hint)
+        raise Exhausted(f"{held} contains {used} bytes; the limit is {MOST_BYTES}", where="tier", hint=hint)
 
 
 def fitting(found: Sequence[_Said], room: int) -> list[_Said]:
@@ -293,7 +293,7 @@ class Memory:
     """The memory operations of turns and authors.
 
     Methods for a turn always check the turn's scopes. A turn's write takes effect once, even if the call is repeated.
-    An author's methods take no turn. Events name entries and never hold their texts.
+    An author's methods take no turn as an argument. Events name entries and never contain their texts.
     """
 
     def __init__(self, transactions: Transactions, clock: Clock, entropy: Entropy) -> None:
@@ -340,7 +340,7 @@ class Memory:
         return await self._transactions.once(call, "memory.update", now, write)
 
     async def forget(self, call: Call, *, tier: str, key: str, channel: str = "") -> Outcome:
-        """Delete an entry once; the answer holds its text, for the record. Raises Denied, NotFound."""
+        """Delete an entry once; the answer contains its text, for the record. Raises Denied, NotFound."""
         now, context = self._clock.now(), call.context
         shelf = _permitted("memory.forget", "write", tier, channel, context)
 
@@ -404,7 +404,7 @@ class Memory:
 
 
 def _permitted(scope: str, effect: str, tier: str, channel: str, context: TurnContext) -> Shelf:
-    """Return the shelf that a turn means, after a check of its scopes. Raises Denied, InvalidInput."""
+    """Return the shelf that a turn names, after a check of its scopes. Raises Denied, InvalidInput."""
     require(scope, effect, {"tier": tier, "channel": channel}, context)
     return shelf_of(tier, context, channel)
 
@@ -435,7 +435,7 @@ class Spot:
     own: str = ""
 
     def holds(self, key: str) -> bool:
-        """Return whether an entry of the shelf is in this namespace. A graph's own part must be named."""
+        """Return whether an entry of the shelf is in this namespace. A graph's own part must be named explicitly."""
         labels = tuple(map(_plain, key.split("/")[:-1]))
         if not self.below and labels[:1] != (self.own,) and key.startswith(GRAPH) and labels:
             return False
@@ -464,7 +464,7 @@ class Namespaces:
 
 
 def spot_of(namespace: Sequence[str], turn: TurnContext, names: Namespaces) -> Spot:
-    """Return the place that a namespace means in a turn. Raises InvalidInput."""
+    """Return the spot that a namespace names in a turn. Raises InvalidInput."""
     tier, *rest = namespace or ("",)
     if tier not in TIERS:
         part = names.own(turn)
@@ -476,7 +476,7 @@ def spot_of(namespace: Sequence[str], turn: TurnContext, names: Namespaces) -> S
 
 
 def reached(prefix: Sequence[str], turn: TurnContext, names: Namespaces) -> list[Spot]:
-    """Return the places for a search under a prefix: all that the turn may read there."""
+    """Return the spots for a search under a prefix: all spots that the turn may read there."""
     if len(prefix) > 1 or (prefix and prefix[0] not in OWNED):
         return [spot_of(prefix, turn, names)]
     owners = {

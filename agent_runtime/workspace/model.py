@@ -1,4 +1,4 @@
-"""The types of the workspace, which tools and authors read and write. Frozen values; no I/O."""
+"""The types of the workspace, which tools and authors read and write. Frozen values without I/O."""
 
 import re
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ _CHANNEL = re.compile(r"[^\s/\x00-\x1f\x7f][^/\x00-\x1f\x7f]{0,127}")
 
 @dataclass(frozen=True, kw_only=True)
 class Author:
-    """The person who owns the workspace; only this person's acts make anything canonical.
+    """The person who owns the workspace; only this person's actions make anything canonical.
 
     Attributes:
         imports: True if the author imports pages that were written elsewhere.
         drafting: True if the page is a draft.
-        via: the surface that a decision came by; stored with the decision.
+        via: the surface through which a decision came; stored with the decision.
     """
 
     name: str = "author"
@@ -153,7 +153,7 @@ class MemoryEntry:
         form: text, or json for an object that a graph stored.
         origin: authored or agent-produced.
         written_by: the author or agent of the last write.
-        turn_id: the turn of the last write; empty for an author's.
+        turn_id: the turn of the last write; empty for an author's write.
         via: the surface of an author's write; empty if unknown.
     """
 
@@ -265,9 +265,9 @@ def check_text(text: str, field: str, largest: int = LARGEST_BODY) -> str:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"holds a lone surrogate at {error.start}", where=field) from error
+        raise InvalidInput(f"contains a lone surrogate at {error.start}", where=field) from error
     if "\x00" in text:
-        raise InvalidInput("holds a NUL character", where=field)
+        raise InvalidInput("contains a NUL character", where=field)
     if size > largest:
         raise InvalidInput(f"is {size} bytes; the limit is {largest}", where=field)
     return text

@@ -34,7 +34,7 @@ def list_pages(
     `after` is the last id of the previous list.
     """
     if len(tag) > LONGEST_SLUG:
-        return []  # no page has such an id, and SQLite cannot search for a very long one
+        return []  # no page has such an id, and SQLite cannot search for a very long id
     query = select(pages).where(pages.c.page_id > after).order_by(pages.c.page_id).limit(MOST_ROWS)
     if tag:
         query = query.where(holds(pages.c.tags, json.dumps(tag)))
@@ -193,7 +193,7 @@ def check_attachment(draft: AttachmentDraft) -> AttachmentDraft:
         hint = "at most 100 characters, no / and no control characters, not beginning with a dot or a blank"
         raise InvalidInput(f"{draft.name[:40]!r} is not a file name", where="name", hint=hint)
     if not draft.name.isprintable() and any(0xD800 <= ord(character) < 0xE000 for character in draft.name):
-        raise InvalidInput("holds a lone surrogate", where="name")
+        raise InvalidInput("contains a lone surrogate", where="name")
     if not _TYPE.fullmatch(draft.content_type):
         raise InvalidInput(f"{draft.content_type[:40]!r} is not a content type", where="type", hint="such as text/csv")
     if not 0 < len(draft.data) <= LARGEST_ATTACHMENT:

@@ -1,7 +1,7 @@
-"""The re-validation queue: pages whose sources changed, until a turn has compared each with its source again.
+"""The re-validation queue: pages whose sources changed, until a turn has compared each page with its source.
 
-Links run from a page to its sources. A page that changes queues all pages derived from it, directly or through other
-pages. Only the submit boundary calls the functions that write.
+Links run from a page to its sources. A changed page queues all pages derived from it, directly or through other pages.
+Only the submit boundary calls the functions that write.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from agent_runtime.store.schema import page_links, pages, revalidations
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import to_us
 
-MOST_DEPENDENTS = 1_000  # limit for readers; a change queues all
+MOST_DEPENDENTS = 1_000  # limit for readers; a change queues all pages
 RESULTS = ("holds", "deviation", "candidate")
 
 
@@ -68,7 +68,7 @@ def set_links(connection: Connection, page_id: str, sources: Iterable[tuple[str,
 
 
 def add_links(connection: Connection, page_id: str, sources: Iterable[tuple[str, int]]) -> None:
-    """Add sources of a page, or newer versions of its sources; existing links stay."""
+    """Add sources of a page, or newer versions of its sources; keep existing links."""
     had = connection.execute(select(page_links).where(page_links.c.page_id == page_id)).all()
     set_links(connection, page_id, ({row.source: row.page_version for row in had} | dict(sources)).items())
 
@@ -83,7 +83,7 @@ def links_of(connection: Connection, page_id: str) -> tuple[str, ...]:
 def derived_from(connection: Connection, page_id: str, *, most: int | None = None) -> list[tuple[str, str]]:
     """Return the pages derived from a page, each with its own source on the path, nearest first; at most `most`.
 
-    Links may form a cycle: each page is returned once, and the page itself is left out.
+    Links may form a cycle, so each page is returned once, and the page itself is left out.
     """
     found, reached, frontier = list[tuple[str, str]](), {page_id}, [page_id]
     while frontier and (most is None or len(found) < most):
@@ -161,7 +161,7 @@ def get_item(connection: Connection, item_id: str) -> Item:
 
 
 def list_items(connection: Connection, *, page_id: str = "", include_settled: bool = False, limit: int) -> list[Item]:
-    """Return items, longest waiting first; with `include_settled`, also settled and replaced ones."""
+    """Return items, the longest waiting first; with `include_settled`, also settled and replaced items."""
     query = select(revalidations).order_by(revalidations.c.number).limit(limit)
     if page_id:
         query = query.where(or_(revalidations.c.page_id == page_id, revalidations.c.cause == page_id))
@@ -171,7 +171,7 @@ def list_items(connection: Connection, *, page_id: str = "", include_settled: bo
 
 
 def count_waiting(connection: Connection, *, cause: str = "") -> int:
-    """Return the number of waiting items, in all or for the change of one page."""
+    """Return the number of waiting items: of all items, or of those for the change of one page."""
     query = select(func.count()).select_from(revalidations).where(revalidations.c.state == "waiting")
     return connection.execute(query.where(revalidations.c.cause == cause) if cause else query).scalar_one()
 

@@ -1,7 +1,7 @@
-"""The submit boundary: the one function that makes every write to the workspace.
+"""The submit boundary, which is the only function that writes to the workspace.
 
 Origin and lifecycle come from the caller and its context, never from the draft, which has no such fields. An agent's
-draft always becomes a candidate; only an author's act makes anything canonical.
+draft always becomes a candidate; only an author's action makes anything canonical.
 
 A turn's page or summary is agent-produced and a candidate; its deviation is agent-produced and open. An author's page
 or attachment is authored, or imported in an import; it is canonical, but a page is a draft if the author is drafting.
@@ -90,10 +90,10 @@ def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None =
 
 
 def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: datetime, new_id: str) -> Written:
-    """Write to the workspace. This is the only way to do so.
+    """Write to the workspace. No other function writes to the workspace.
 
     Args:
-        connection: an open transaction; on any error nothing of this write is kept.
+        connection: an open transaction; if an error occurs, nothing of this write is kept.
         draft: a page, a summary, a deviation, a verdict on an item of the re-validation queue, an attachment, or an
             author's decision about a candidate or a deviation.
 
@@ -102,9 +102,9 @@ def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: da
 
     Raises:
         InvalidInput: a field cannot be stored.
-        NotFound: no such candidate, page, deviation or item.
+        NotFound: no such candidate, page, deviation or item exists.
         Conflict: the subject is already decided, or has changed since.
-        Denied: this caller may not do this.
+        Denied: this caller may not make this write.
     """
     if isinstance(draft, model.PageDraft):
         draft = model.check_page(draft)
@@ -356,8 +356,8 @@ def _record_deviation(
     """Record a turn's contradiction of a canonical page, and settle the item of the queue that it answers.
 
     Raises:
-        InvalidInput: the page is not canonical, or does not hold the quoted statement.
-        NotFound: no such page or item.
+        InvalidInput: the page is not canonical, or does not contain the quoted statement.
+        NotFound: no such page or item exists.
         Conflict: the item is not waiting.
     """
     page = records.get_page(connection, draft.page_id)
@@ -389,8 +389,8 @@ def _settle(
     """Take an item out of the queue, if the turn's result can be verified.
 
     Raises:
-        InvalidInput: no such result.
-        NotFound: no such item.
+        InvalidInput: no such result exists.
+        NotFound: no such item exists.
         Conflict: the item is not waiting, or the turn's deviation or proposal does not exist.
         Denied: the result is `holds`, but a deviation of the page from this source is open.
     """

@@ -1,7 +1,7 @@
 """The workspace operations of turns and of the author's commands.
 
-Each method of a turn takes a `Call` and always checks its scopes itself. Each write happens once, even if its call is
-run again. Memory is in `memory`; the author's methods, in `Authoring`, take no turn.
+Each method of a turn takes a `Call` and always checks the turn's scopes itself. Each write happens once, even if its
+call is run again. Memory is in `memory`; the author's methods, in `Authoring`, take no turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.database import Database
 from turnkeeper.times import from_us
 
-MOST_IMPORTED = 500  # in one transaction
+MOST_IMPORTED = 500  # the most pages in one transaction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Put:
 
 
 class _Undone(Exception):
-    """Not an error: it carries the results of a dry run out of the transaction that it rolls back."""
+    """Not an error: it carries the results of a dry run out of the transaction that the dry run rolls back."""
 
     def __init__(self, puts: Sequence[Put]) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Workspace(Transactions):
         return await self.read(lambda connection: pages.search_pages(connection, query, limit=most))
 
     async def read_conversation(self, call: Call, channel: str, *, whole: bool) -> model.ConversationReading:
-        """Return the messages of a channel since the last summary, or all if `whole`. Raises Denied."""
+        """Return the messages of a channel since the last summary, or all messages if `whole`. Raises Denied."""
         require("conversation.read", "read", {"channel": channel}, call.context)
         of = channel or call.context.channel
         return await self.read(lambda connection: read_messages(connection, call.context, of, whole=whole))
@@ -255,12 +255,12 @@ class Workspace(Transactions):
     async def fetch(self, call: Call, url: str) -> Any:
         """Return a page of the public web. Raises Denied, InvalidInput, NotFound, Unreachable.
 
-        The category is checked for the host of each redirect too.
+        The category is also checked for the host of each redirect.
         """
         context = call.context
         require("web.fetch", "external-read", {"url": url}, context)
         if self._web is None:
-            raise InvalidInput("the part that reads pages of the web is not installed", where="web_fetch")
+            raise InvalidInput("the part that reads web pages is not installed", where="web_fetch")
         return await self._web.fetch(
             url, lambda target: require("web.fetch", "external-read", {"url": target.url}, context)
         )
@@ -306,7 +306,7 @@ class Workspace(Transactions):
         return await self.once(call, "deviation.record", now, write)
 
     async def read_attachment(self, call: Call, page_id: str, name: str) -> tuple[pages.Attachment, str]:
-        """Return an attachment and its text. Raises Denied, NotFound; InvalidInput if it is not text."""
+        """Return an attachment and its text. Raises Denied, NotFound; InvalidInput if the attachment is not text."""
         require("attachment.read", "read", {}, call.context)
         found, data = await self.read(lambda connection: pages.get_attachment(connection, page_id, name))
         return found, pages.as_text(found, data)
@@ -358,7 +358,7 @@ def read_messages(
 
 
 def _last_summary(connection: Connection, context: TurnContext, channel: str) -> int | None:
-    """Return the time of the last summary by another turn, so that a turn that is run again reads the same messages."""
+    """Return the time of the last summary by another turn, so that a repeated turn reads the same messages."""
     query = _summaries(channel).where(candidates.c.turn_id != context.turn_id)
     if context.task_name:
         query = query.where(candidates.c.task_name == context.task_name)

@@ -1,4 +1,4 @@
-"""The commands' access to the runner: through its daemon if one runs, else through its store in this process."""
+"""The commands' access to the runner: through its daemon if a daemon runs, else through its store in this process."""
 
 import importlib
 import os
@@ -15,13 +15,13 @@ from turnkeeper.storage.locking import STARTING, is_held, is_starting
 from turnkeeper.v1 import schedules_pb2 as wire
 
 PROCESS = "task-runner"
-_NEWEST_TURNS = 20  # of a channel; a turn that has just ended is among them
-# Thousands of tasks in one transaction take long.
+_NEWEST_TURNS = 20  # newest turns of a channel, which include a turn that has just ended
+# A transaction with thousands of tasks takes long.
 _DEADLINES_S = {"ApplyTasks": 120.0}
 
 
 def not_running(home: Home) -> str:
-    """Report that no task fires because no daemon runs, and how to change that."""
+    """Report that no task fires because no daemon runs, and how to start one."""
     if why := home.waits_for_takeover():
         return f"{why[0]}, so nothing fires: {why[1]}"
     if importlib.import_module("task_runner.daemon.reads").is_shared(home):
@@ -44,7 +44,7 @@ class Runner:
         self._caller = self._connect() if self.serving else None
 
     def call(self, request: Any) -> Any:
-        """Send a request to the operation of the same name. A prefix of a task's name or id stands for the task.
+        """Send a request to the operation of the same name. A prefix of a task's name or id selects the task.
 
         Raises TurnkeeperError.
         """
@@ -68,7 +68,7 @@ class Runner:
         yield from self._caller.ask(request)
 
     def _meant(self, given: str, error: NotFound) -> Any:
-        """Return the one task whose name or id begins with a prefix. Raises `error` with suggestions, or Conflict."""
+        """Return the only task whose name or id begins with a prefix. Raises `error` with suggestions, or Conflict."""
         tasks = self._call(wire.ListTasksRequest()).tasks
         found = [task for task in tasks if task.spec.name.startswith(given) or task.id.startswith(given)]
         names = sorted(task.spec.name for task in found)

@@ -16,7 +16,7 @@ from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 
 def time(message: Any, field: str) -> str | None:
-    """Return a timestamp field as RFC 3339; None if it is absent."""
+    """Return a timestamp field as RFC 3339; None if the field is absent."""
     return rfc3339(instant(getattr(message, field))) if message.HasField(field) else None
 
 
@@ -101,7 +101,7 @@ def outcome_column(header: str, key: str, **looks: Any) -> console.Column:
 
 
 def events_lines(spec: Any, schedule: str) -> list[tuple[str, str]]:
-    """Return the lines about the events that a task fires for, unless its schedule in words names them all."""
+    """Return the lines about the events that a task fires for, unless its described schedule names them all."""
     if not spec.HasField("on") or schedule.startswith("after "):
         return []
     held = f" with {', '.join(spec.filters)}" if spec.filters else ""
@@ -122,7 +122,7 @@ def entry_name(fire: Any) -> str:
 
 
 def row_of(message: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return a message's fields by name: times as RFC 3339, and None for an absent time or an empty text."""
+    """Return a message's fields by name, with times as RFC 3339, and None for an absent time or an empty text."""
     row: dict[str, Any] = {}
     for name, field in message.DESCRIPTOR.fields_by_name.items():
         if name not in without:
@@ -155,7 +155,7 @@ def left_column(now: datetime, rank: int = 0) -> console.Column:
 
 
 def text_of(value: object) -> str:
-    """Return a value for a table; empty for none."""
+    """Return a value for a table; empty for None."""
     if value is None or value in ({}, []):
         return ""
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`list`, `show`, `next` and `history`."""
+"""The commands `list`, `show`, `next` and `history`."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def list_(
     state: Annotated[str, typer.Option(help="Only tasks in this state.")] = "",
     tag: Annotated[list[str] | None, typer.Option(help="Only tasks with this label, as key=value.")] = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh the list every two seconds.")] = False,
-    follow: Annotated[bool, typer.Option(help="Then print each change to a task as it happens.")] = False,
+    follow: Annotated[bool, typer.Option(help="Then print each change to a task when it happens.")] = False,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
@@ -53,7 +53,7 @@ def list_(
 
 
 def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> None:
-    """Print the list, then each change to a task in it. Repeat after a restart of the daemon or a lost change."""
+    """Print the list, then each change to a task in it. List again after a restart of the daemon or a lost change."""
     clock, names, cursor = SystemClock(), dict[str, str](), ""
     chosen = runner()
     while True:
@@ -70,7 +70,7 @@ def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> No
                 sys.stdout.flush()
         except Unreachable as away:
             console.note(str(away))
-        clock.block(_REFRESH_S)  # the stream ended, because the daemon stops or is gone
+        clock.block(_REFRESH_S)  # the stream ended, because the daemon is stopping or gone
 
 
 def _passes(task: Any, request: wire.ListTasksRequest) -> bool:
@@ -96,7 +96,7 @@ def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -
 def show(
     name: NameArgument,
     rendered: Annotated[
-        bool, typer.Option("--rendered", help="Only the prompt, with its variables as they would be now.")
+        bool, typer.Option("--rendered", help="Only the prompt, with the present values of its variables.")
     ] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
@@ -170,7 +170,7 @@ def _next(written: Callable[[str | None], str], row: Mapping[str, Any]) -> str:
 
 
 def _schedule(row: Mapping[str, Any]) -> str:
-    # A self-paced task has no scheduled times; the number of its wakes says more.
+    # A self-paced task has no scheduled times, so the number of its wakes is more useful.
     schedule = str(row["schedule"]).removesuffix(", exactly")
     return schedule if row["iteration"] is None else f"{schedule} #{row['iteration']}"
 
@@ -186,7 +186,7 @@ def _footer(answer: wire.ListTasksResponse) -> str:
 
 
 def up_since(answer: wire.ListTasksResponse) -> str:
-    """Say since when the daemon has been serving, or that no daemon runs."""
+    """Return when the daemon began to serve, or a note that no daemon runs."""
     since = texts.time(answer, "serving_since")
     return f"task-runner up since {texts.local(since)}" if since else not_running(console.named_home())
 
@@ -241,8 +241,8 @@ def history(
     all_: Annotated[
         bool, typer.Option("--all", help="Include fires that were merged into another fire before they were sent.")
     ] = False,
-    from_: Annotated[str | None, typer.Option("--from", help="Only times from this on: 2h ago, yesterday.")] = None,
-    to: Annotated[str | None, typer.Option(help="Only times before this.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="Only times from this one on: 2h ago, yesterday.")] = None,
+    to: Annotated[str | None, typer.Option(help="Only times before this one.")] = None,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,

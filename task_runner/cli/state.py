@@ -1,4 +1,4 @@
-"""`serve`, `tick`, `emit`, and the commands that change a task's state, such as `pause`, `disable` and `run`."""
+"""The commands `serve`, `tick` and `emit`, and those that change a task's state, such as `pause` and `run`."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ _FOR_AUTHOR = frozenset({"interrupted", "held"})
 def pause(
     name: NameArgument,
     note: Annotated[str, typer.Option(help="The reason, for the person who resumes it.")] = "",
-    until: Annotated[str, typer.Option(help="When it resumes by itself.")] = "",
+    until: Annotated[str, typer.Option(help="When it resumes automatically.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Pause a task. Times that come due during the pause are skipped.
@@ -87,7 +87,7 @@ YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for con
 def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
     """Delete a task. For a day, `restore` can undo this. Its history stays, and a running turn finishes.
 
-    On a terminal it asks first.
+    On a terminal the command asks first.
 
     Example: turnkeeper task delete digest
     """
@@ -115,10 +115,10 @@ def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool)
 def run(
     name: NameArgument,
     wait: Annotated[bool, typer.Option(help="Wait until the turn ends or waits for you.")] = False,
-    prompt: Annotated[str, typer.Option(help="Another prompt, for this run.")] = "",
-    var: Annotated[list[str] | None, typer.Option(help="A value for this run, of {{ var.KEY }}: key=value.")] = None,
-    payload: Annotated[str, typer.Option(help="Another payload, for this run: a JSON object, or @FILE.")] = "",
-    input_: Annotated[str, typer.Option("--input", help="Another input of the graph, for this run.")] = "",
+    prompt: Annotated[str, typer.Option(help="Another prompt for this run.")] = "",
+    var: Annotated[list[str] | None, typer.Option(help="A value of {{ var.KEY }} for this run: key=value.")] = None,
+    payload: Annotated[str, typer.Option(help="Another payload for this run: a JSON object, or @FILE.")] = "",
+    input_: Annotated[str, typer.Option("--input", help="Another input of the graph for this run.")] = "",
     file: Annotated[list[str] | None, typer.Option(help="A text file to give with the prompt, for this run.")] = None,
     output: console.OutputOption = console.Output.TABLE,
 ) -> int:
@@ -154,7 +154,7 @@ def run(
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
     if spec.budget or spec.HasField("max_fires") or spec.HasField("pause_after_failures"):
-        console.note("a run by hand counts toward the budget, not toward --max-fires and --pause-after-failures")
+        console.note("a manual run counts toward the budget, not toward --max-fires and --pause-after-failures")
     if wait and fire.outcome in {"succeeded", "rejected"}:
         _show_answer(chosen, fire, spec.channel, output)
     if not wait or fire.outcome == "succeeded":
@@ -166,13 +166,13 @@ def run(
 
 
 def _show_answer(chosen: Runner, fire: Any, channel: str, output: console.Output) -> None:
-    """Print the text of the turn, as its channel shows it, and where the rest of it is."""
+    """Print the text of the turn, as its channel shows it, and where to find the rest."""
     if fire.reason == "silent":
-        console.note(f"it wrote no message; what it did: turnkeeper turns show {fire.turn_id}")
+        console.note(f"it wrote no message; its actions: turnkeeper turns show {fire.turn_id}")
         return
     said = ""
     if fire.turn_id and output in {console.Output.TABLE, console.Output.WIDE}:
-        with suppress(TurnkeeperError):  # the answer exists, but the runtime that has it does not answer now
+        with suppress(TurnkeeperError):  # the answer exists, but its runtime does not answer now
             said = chosen.answer_of(fire.turn_id, channel)
     if said:
         console.say(f"\n{said}\n")
@@ -196,7 +196,7 @@ def _change(request: Any, output: console.Output, done: str) -> None:
 
 
 def emit(
-    event: Annotated[str, typer.Argument(help="Its name: a-z, 0-9, _, ., : and -, a letter first, at most 64.")],
+    event: Annotated[str, typer.Argument(help="Its name: at most 64 of a-z, 0-9, _, ., : and -, a letter first.")],
     data: Annotated[str | None, typer.Option(help="A JSON object, or @FILE, at most 64 KiB.")] = None,
     id_: Annotated[
         str | None, typer.Option("--id", help="The event's id; an id that was used before has no effect.")
@@ -208,9 +208,9 @@ def emit(
     Example: turnkeeper emit deploy --data '{"branch": "main"}' --id build-4711
     """
     if id_ == "":
-        raise InvalidInput("must not be empty", where="--id", hint="leave it out for a new one")
+        raise InvalidInput("must not be empty", where="--id", hint="omit it for a new id")
     text = read_file(data[1:]) if data is not None and data.startswith("@") else data or ""
-    # All tries of the call share one id.
+    # All attempts of the call share one id.
     request = wire.EmitEventRequest(name=event, data_json=text, event_id=id_ or SystemEntropy().hex(12))
     chosen = runner()
     answer = chosen.call(request)
@@ -230,15 +230,15 @@ def serve() -> None:
     Example: task-runner serve
     """
     home = console.home()
-    # The same process becomes the daemon, so that only this command pays for its imports.
+    # This process becomes the daemon, so that only this command pays for the daemon's imports.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "task_runner.daemon", str(home.root)])  # noqa: S606  no shell
 
 
 def tick() -> None:
-    """Plan the tasks that are due now, then exit. If a daemon runs, the daemon does it.
+    """Plan the tasks that are due now, then exit. If a daemon runs, the daemon does this.
 
-    While no daemon runs, it also sends due fires to agent-runtime and records the outcomes of earlier fires. Called
-    repeatedly, it does the daemon's work.
+    While no daemon runs, the command also sends due fires to agent-runtime and records the outcomes of earlier fires.
+    Called repeatedly, the command does the daemon's work.
 
     Example: turnkeeper task tick
     """

@@ -1,4 +1,4 @@
-"""`create` and `edit`, and the options that describe a task."""
+"""The commands `create` and `edit`, and the options that describe a task."""
 
 import re
 import sys
@@ -62,15 +62,15 @@ def _options() -> dict[str, Any]:
             help_ = "Follow these tasks, as a,b: fire once each has succeeded, with their answers."
             options["after"] = Annotated[str | None, typer.Option("--after", help=help_)]
         if field.name == "prompt":
-            help_ = "A file with the prompt; - is stdin."
+            help_ = "A file with the prompt; - means stdin."
             options["prompt_file"] = Annotated[str | None, typer.Option("--prompt-file", help=help_)]
-            help_ = "A text file to give with the prompt; several times for several."
+            help_ = "A text file to give with the prompt; can be repeated."
             options["file"] = Annotated[list[str] | None, typer.Option("--file", help=help_)]
     return options
 
 
 def takes_task_options(command: F) -> F:
-    """Add the options of the fields to a command. Its `**given` receives their values, or None if not given."""
+    """Add the options of the fields to a command. Its `**given` receives their values; None for an omitted option."""
     console.declared(command, command, {name: (option, None) for name, option in _options().items()})
     command.panels = PANELS  # type: ignore[attr-defined]
     return command
@@ -100,7 +100,7 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
 
 
 def _clear(spec: Any, values: Mapping[str, Any]) -> set[str]:
-    """Remove the fields whose option is `none`; return their names. Without an event, filters are removed too."""
+    """Remove the fields whose option is `none`; return their names. Without an event, remove its filters too."""
     cleared = {name for name, value in values.items() if BY_NAME[name].is_clearable and value in (NONE, [NONE])}
     if values.get("on") == "":
         cleared.add("on")
@@ -126,7 +126,7 @@ def _value(field: Field, value: Any, held: Any) -> Any:
 
 
 def flags() -> str:
-    """List the options that give a schedule, for a message."""
+    """Return the options that give a schedule, for a message."""
     return ", ".join(f"--{kind}" for kind in (*SCHEDULES, "on"))
 
 
@@ -155,9 +155,9 @@ def create(
 ) -> None:
     """Create a task with its schedule, permissions, channel and instructions.
 
-    Prints the parsed task and its next times; with -q only its name. A schedule (--cron, --every,
-    --at, --in, --rrule or --dynamic) or an event (--on), and a prompt are required. A graph that takes no prompt needs
-    --input or --payload.
+    Prints the parsed task and its next times; with -q only its name. A schedule (--cron, --every, --at, --in, --rrule
+    or --dynamic) or an event (--on), and a prompt are required. A graph that takes no prompt needs --input or
+    --payload.
 
     Example: turnkeeper task create digest --cron "0 9 * * 1-5" --category catch-up-summary --channel general
     --prompt "Catch me up."
@@ -258,7 +258,7 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
     written = " (dry run: nothing was written)" if dry_run else ""
     if sides["old"] == sides["new"]:
         fires = rows and answer.task.state == "active"
-        rows, upcoming = [], f"; it fires as before, next {rows[0]['new']}" if fires else ""
+        rows, upcoming = [], f"; its times stay the same, next {rows[0]['new']}" if fires else ""
         footer = f"{answer.task.spec.name}: {what}{upcoming}{written}"
     else:
         footer = f"{answer.task.spec.name}: {what}, now {answer.task.schedule}{written}"

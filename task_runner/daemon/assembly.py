@@ -53,10 +53,10 @@ class Runner:
 
     Attributes:
         listener: receives notifications of other processes on a shared database; None if the store is a local file.
-        canceller: cancels turns that a waiting fire asks to cancel.
+        canceller: cancels the turns that waiting fires ask to cancel.
         pruner: deletes old history.
         warm_up: makes the first fire as fast as later ones.
-        works: True if the runner plans and sends fires; False if it only answers the page of its machine.
+        works: True if the runner plans and sends fires; False if it only answers the web page of its machine.
         beat: reports to the other processes of a shared database that this one is running; None for a local store.
         trouble: returns the machine fault that blocks the store or the event log; empty if there is none.
     """
@@ -86,7 +86,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
 
     Args:
         daemon: True if the parts will run; a command line only calls the service.
-        staggered: True if caught-up fires are sent one at a time, with pauses.
+        staggered: True if caught-up fires are sent one at a time, with pauses between them.
         how: options of `Store` for opening the home's file; `clock`, `entropy` and `connect` of a simulation.
     """
     loaded = load_settings(home)
@@ -207,14 +207,14 @@ async def _opened(
 
 
 async def _warm_up(store: Store, clock: Clock, entropy: Entropy) -> None:
-    if not store.is_shared:  # in a shared store, the rehearsal would lock rows of others
+    if not store.is_shared:  # in a shared store, the rehearsal would lock other processes' rows
         await store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy))
 
 
 def call(home: Home, method: str, request: Any) -> Any:
     """Run one operation of the service in this process. `method` is its name in the contract.
 
-    Raises what the operation raises, and Conflict if another process holds the lock.
+    Raises the operation's errors, and Conflict if another process holds the lock.
     """
 
     async def operation() -> Any:
@@ -259,7 +259,7 @@ def deliver(home: Home) -> int:
         try:
             return asyncio.run(once())
         except TimeoutError as error:
-            raise Unreachable(f"{_RUNTIME} did not take everything in {_DELIVERY_S:.0f}s") from error
+            raise Unreachable(f"{_RUNTIME} did not accept every fire in {_DELIVERY_S:.0f}s") from error
 
 
 def _rehearse_a_fire(session: Session, now: datetime, entropy: Entropy) -> None:

@@ -1,4 +1,4 @@
-"""The counters and gauges of the runner. `docs/reference/metrics.md` lists them for users."""
+"""The counters and gauges of the runner. `docs/reference/metrics.md` documents them for users."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,13 +12,11 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.rpc.metrics import OF_ALL, Counter, Exporter, Gauge, Histogram, Source, bytes_of, restarts
 
-_CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime takes fires from this runner, else 0")
+_CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime accepts fires from this runner, else 0")
 _OPEN = Gauge("turnkeeper_fires_open", f"fires that have not ended, by state{OF_ALL}", "state")
 _TASKS = Gauge("turnkeeper_tasks", f"tasks that are not deleted{OF_ALL}")
 _SCHEDULED = Gauge("turnkeeper_tasks_scheduled", f"tasks with a time at which they are due or checked again{OF_ALL}")
-_OVERDUE = Gauge(
-    "turnkeeper_fires_overdue_seconds", f"how long the first fire that could be sent has been waiting{OF_ALL}"
-)
+_OVERDUE = Gauge("turnkeeper_fires_overdue_seconds", f"how long the first fire that could be sent has waited{OF_ALL}")
 _STORE = Gauge("turnkeeper_store_bytes", "size of a store on disk, if it is a file", "store")
 _TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks the process, else 0")
 
@@ -46,7 +44,7 @@ class Counters:
         self.all = (self.fires, self.committed, self.missed, self.refusals, self.quarantined, self.lateness)
 
     def sent(self, batch: Iterable[tuple[float, bool]]) -> None:
-        """Count fires that were just sent for the first time, each with its lateness and whether it is caught up."""
+        """Count fires that were just sent for the first time, each with its lateness and whether it was caught up."""
         for late_s, caught_up in batch:
             self.lateness.add(max(0.0, late_s), "true" if caught_up else "false")
 

@@ -23,7 +23,7 @@ PROCESS = "task-runner"
 
 
 def read(home: Home, method: str, request: Any) -> Any:
-    """Run an operation, named as in the contract. Return None if only the whole service can answer.
+    """Run an operation of the contract by name. Return None if only the whole service can answer.
 
     Raises the operation's errors, and Conflict if another process holds the lock.
     """
@@ -50,10 +50,10 @@ def _preview(home: Home, request: Any) -> Any:
 
 
 def _defaults(home: Home) -> Defaults:
-    """Return the settings that a preview needs: only the time zone, because loading all takes twice as long."""
+    """Return the settings that a preview needs: only the time zone, because loading all settings is slow."""
     said = said_in(home.config, "scheduler")
     timezone = said.get("timezone", "") if isinstance(said, dict) else None
-    if not isinstance(timezone, str):  # loading the settings reports this error better
+    if not isinstance(timezone, str):  # loading all settings gives a better error
         return defaults_of(import_module("turnkeeper.config.settings").load_settings(home).scheduler)
     return Defaults(timezone=timezone or machine_zone(os.environ))
 
@@ -70,7 +70,7 @@ def defaults_of(settings: Any) -> Defaults:
 
 
 def machine_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:
-    """Return the time zone in TZ, else in /etc/timezone, else of the link /etc/localtime; UTC if none is set."""
+    """Return the time zone from TZ, else from /etc/timezone, else from the link /etc/localtime; UTC if none is set."""
     for name in (environ.get("TZ", "").removeprefix(":"), _written(etc / "timezone"), _linked(etc / "localtime")):
         try:
             return zone(name).key

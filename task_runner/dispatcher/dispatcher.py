@@ -37,14 +37,14 @@ MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0
 _RECEIPTS_WAIT_S = 0.25
 _CONNECT_S = 5.0
-STOPPED_REASON = "its task was stopped before the agent read it"
+STOPPED_REASON = "its task was stopped before the agent read the fire"
 CANCEL_REASON = f"the next fire of its task is due (overlap {overlap.CANCELS})"
 _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
-# Sending the same bytes again cannot help; the task itself has to change.
+# Sending the same bytes again cannot succeed, because only a change to the task can.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
 _HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a held fire is sent again within this time
-_SILENT_AFTER = timedelta(seconds=5)  # a longer silence of the runtime is recorded
+_SILENT_AFTER = timedelta(seconds=5)  # the log records a longer silence of the runtime
 _DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
 
 
@@ -108,13 +108,13 @@ class Dispatcher:
         self._stagger_until: datetime | None = None
         self._handed: asyncio.Queue[list[tuple[Key, bytes]]] = asyncio.Queue()
         self._on_hand = 0  # number of fires in `_handed`
-        self._asked_at: datetime | None = None  # the time since which the runtime has owed an answer
+        self._asked_at: datetime | None = None  # the time from which the runtime has owed an answer
         self._kept_back = set[str]()  # the tasks that are recorded as held
         self._takes = False
         self._writing = asyncio.Lock()  # a stream accepts only one message at a time
         self.connected = False
         self.refusal = ""
-        self._held: dict[str, tuple[float, str]] = {}  # by task: until when its fires are held, and why
+        self._held: dict[str, tuple[float, str]] = {}  # by task: the end of the hold on its fires, and the reason
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
@@ -153,10 +153,10 @@ class Dispatcher:
         await self._reconnector.run(self.serve_once)
 
     async def serve_once(self) -> None:
-        """Open one stream and use it until it breaks. Raises TurnkeeperError when the stream breaks.
+        """Open one stream and use the stream until it breaks. Raises TurnkeeperError when the stream breaks.
 
         If the runtime refuses our fires, log the refusal once and report it until the runtime accepts them. If the
-        runtime was silent for long before the stream broke, record the silence.
+        runtime was silent for a long time before the stream broke, record the silence.
         """
         try:
             await self._serve(await self._runtime.open_stream(_CONNECT_S))
@@ -257,7 +257,7 @@ class Dispatcher:
         now = self._clock.now()
         slots = self._pace.concurrency if self._pace.goes_on(self._stagger_until or now, now) else 0
         single = self._pace.stagger_s > 0
-        with told_if_late(self._log, lambda: [log_records.waiting("to send what is written down")]):
+        with told_if_late(self._log, lambda: [log_records.waiting("to send the committed fires")]):
             batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
         self.on_sent(
             [(late_s, each.fire.caught_up) for each in batch if (late_s := first_late_s(each.fire)) is not None]
@@ -360,7 +360,7 @@ def _note_silence(session: Session, since: datetime | None, now: datetime) -> No
 
 
 def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:
-    """Return log records of the runtime's answers; the answers themselves are not yet on disk."""
+    """Return log records of the runtime's answers, which are not yet on disk."""
     return [
         log_records.LogRecord("fire.answered", {"fire_id": receipt.fire_id, "turn_id": receipt.turn_id})
         for receipt in receipts
@@ -491,7 +491,7 @@ class Canceller:
         self._answered: set[Key] = set()
 
     async def run(self) -> None:
-        """Send cancel requests until cancelled. Repeat an answered request only after a long wait."""
+        """Send cancel requests until cancelled. Repeat an answered request only after a long pause."""
         while True:
             self._work.clear()
             answered = await self.ask()
@@ -525,7 +525,7 @@ def _asked_to_end(session: Session, after: int) -> list[Fire]:
 
 
 def _left_in_terminals(session: Session) -> list[Fire]:
-    """Return the fires of stopped tasks in terminals' inboxes, except fires whose turn has begun."""
+    """Return the fires of stopped tasks in the inboxes of terminals, except fires whose turn has begun."""
     found = session.fires.of_stopped_tasks(_MOST_CANCELLED)
     stopped = session.tasks.snapshots(list({fire.task_id for fire in found}))
     elsewhere = {each.task.id for each in stopped if not HOSTED.fullmatch(each.task.definition.agent)}

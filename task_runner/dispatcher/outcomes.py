@@ -44,7 +44,7 @@ class Wakes:
         planning: set when the next planning time of a task may have changed.
         dispatch: set when there may be a fire to send.
         lost: set before `dispatch` when sent fires must be sent again.
-        asking: set when a fire asks to cancel the turn that it waits for.
+        asking: set when a fire asks to cancel the turn ahead of it.
     """
 
     planning: asyncio.Event
@@ -65,7 +65,7 @@ class News(NamedTuple):
     tokens: int = 0
     money: int = 0
     wake_after_s: int | None = None
-    said: Mapping[str, Any] = MappingProxyType({})  # the answers, for the tasks that follow
+    said: Mapping[str, Any] = MappingProxyType({})  # the answers, for the tasks that follow the fire's task
 
 
 class Follower:
@@ -91,7 +91,7 @@ class Follower:
             # This is another store or an older copy, so the position does not apply to it.
             if incarnation and (batch[0].incarnation != incarnation or batch[0].sequence < after):
                 self._log.emit("runtime.replaced", incarnation=batch[0].incarnation)
-                await self.ask_about_open(again=True)  # about fires that the new store does not know
+                await self.ask_about_open(again=True)  # about fires that are unknown to the new store
             incarnation, after = batch[-1].incarnation, batch[-1].sequence
             await self.take_in(batch)
 
@@ -116,12 +116,12 @@ class Follower:
             done, needless = await self._store.run(record)
         self._finish(done)
         for fire in needless:
-            # If the runtime does not answer, the turn continues, and no other turn of the task starts after it.
+            # If the runtime does not answer, the turn continues, and no other turn of the task starts.
             with suppress(TurnkeeperError):
                 await self._runtime.cancel(fire.fire_id, fire.attempt, self_paced.TAKEN_OVER)
 
     async def _said(self, turns: Sequence[wire.TurnEvent | wire.Turn]) -> Mapping[str, Mapping[str, Any]]:
-        """Return, by fire id, the answers for the tasks that follow. Raises TurnkeeperError."""
+        """Return, by fire id, the answers for the followers. Raises TurnkeeperError."""
         asked = offered("answers", self._store, self._runtime, turns)
         return {} if asked is None else await asked
 
@@ -134,7 +134,7 @@ class Follower:
             self._wakes.asking.set()
 
     async def ask_about_open(self, *, again: bool) -> None:
-        """Ask the runtime for the state of every open fire. If `again`, resend the fires that it does not know."""
+        """Ask the runtime for the state of every open fire. If `again`, resend the fires unknown to the runtime."""
         after = 0
         while fires := await self._store.read(partial(_open, after=after)):
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
@@ -193,7 +193,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
 
 
 def _note_wait(session: Session, before: Fire, after: Fire, at: datetime) -> None:
-    """Record when a task's thread began to wait for its author, or that the wait is over."""
+    """Record when a task's thread began to wait for its author, or that the wait ended."""
     if after.outcome in HALTED:
         session.stoppages.begin(Cause.AUTHOR, after.task_id, at, f"{after.fire_id} {after.reason or 'asks'}")
     elif before.outcome in HALTED:

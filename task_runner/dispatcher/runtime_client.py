@@ -1,4 +1,4 @@
-"""Client of the agent runtime over gRPC: sends fires and follows events. Knows nothing about the content of turns."""
+"""A client of the agent runtime over gRPC: sends fires and follows events. Knows nothing about the content of turns."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ T = TypeVar("T")
 PEER = "agent-runtime"
 LARGEST_MESSAGE = 1 << 20  # bytes of one message with several fires
 MOST_IN_MESSAGE = (
-    128  # fires in a message: enough to make a message cheap, few enough to keep both sides working in parallel
+    128  # fires in a message: enough to make messages cheap, and few enough for both sides to work in parallel
 )
-LARGEST_BATCH = 256  # events that one transaction records
+LARGEST_BATCH = 256  # the most events that one transaction records
 _MOST_PARTS = 2 * MOST_IN_MESSAGE  # a head precedes each fire
 _DEADLINE_S = 10.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
@@ -43,7 +43,7 @@ class Reconnector:
         self._failures = 0
 
     async def run(self, connect: Callable[[], Awaitable[None]]) -> None:
-        """Call `connect` repeatedly; it returns or raises TurnkeeperError when its connection ends."""
+        """Call `connect` repeatedly; `connect` returns or raises TurnkeeperError when its connection ends."""
         while True:
             with suppress(TurnkeeperError):
                 await connect()
@@ -59,7 +59,7 @@ class Runtime:
         self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)
-        # Like the stub's method, but without a serializer, because the messages are already bytes.
+        # This is the stub's method without a serializer, because the messages are already bytes.
         self._fire_batches: Any = self._channel.stream_stream(
             "/turnkeeper.v1.AgentRuntime/FireBatches", response_deserializer=wire.ReceiptBatch.FromString
         )
@@ -72,7 +72,7 @@ class Runtime:
             Denied: the runtime refuses fires from this runner.
             Corrupt: our key cannot be read.
         """
-        # A write to an unconnected channel only seems to succeed.
+        # A write to a channel without a connection only seems to succeed.
         await connected(self._channel, PEER, deadline_s)
         call = self._fire_batches(metadata=self._identity.metadata("FireBatches"))
         try:
@@ -86,9 +86,9 @@ class Runtime:
         return FireStream(call)
 
     def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
-        """Yield turn events after a sequence number in commit order, then new ones as they happen.
+        """Yield turn events after a sequence number in commit order, then new events as they happen.
 
-        If the runtime's store is not `incarnation` or is an older copy, the first event concerns no turn. It gives the
+        If the runtime's store is not `incarnation` or is an older copy, the first event has no turn. It gives the
         incarnation of the store, and the sequence number after which the next events begin.
         """
         request = wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after)
@@ -99,7 +99,7 @@ class Runtime:
     ) -> AsyncGenerator[wire.BridgedEvent, None]:
         """Yield the events with these names from inside turns, after a sequence number in commit order, then new ones.
 
-        If the stream begins at a position other than requested, the first event has no name and gives that position.
+        If the stream begins at a position other than the requested one, the first event is unnamed and gives it.
         """
         request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
         return self._watch("WatchEvents", request, wire.BridgedEvent)
@@ -113,7 +113,7 @@ class Runtime:
         return turn
 
     async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
-        """Cancel the turn of an attempt; do nothing if there is none or it has ended.
+        """Cancel the turn of an attempt; do nothing if there is no such turn or the turn has ended.
 
         With `unless_waiting`, do not cancel a turn that waits for its author or for the end of a pause.
         """
@@ -135,7 +135,7 @@ class Runtime:
     ) -> tuple[Mapping[str, str], list[str]]:
         """Return the graphs and assistants that a fire may name, each with the reason why it cannot run ("" if it can).
 
-        Also return warnings about inputs that their graphs would not read. Raises InvalidInput if a graph refuses one.
+        Also return warnings about inputs that a graph would ignore. Raises InvalidInput if a graph refuses an input.
         """
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
@@ -187,7 +187,7 @@ class FireStream:
         self._call = call
 
     async def write(self, requests: Sequence[bytes]) -> None:
-        """Send FireRequests, several to a message. Raises Unreachable; it is then unknown which requests arrived."""
+        """Send FireRequests, several to a message. Raises Unreachable; any of the requests may still have arrived."""
         for batch in batches(requests):
             await _guarded(lambda batch=batch: self._call.write(batch))  # type: ignore[misc]
 

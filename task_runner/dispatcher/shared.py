@@ -36,8 +36,8 @@ from turnkeeper.storage.server.handover import SCHEMA, listen
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us
 
-POLL_S = 1.0  # longest time between two checks if no notification arrives
-_LIMIT = 500  # turn events per transaction
+POLL_S = 1.0  # longest time between two checks without a notification
+_LIMIT = 500  # most turn events in a transaction
 
 
 class Parts(NamedTuple):
@@ -92,7 +92,7 @@ class SharedRuntime(Runtime):
         return made
 
     async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
-        """Request the cancellation of an attempt's turn; do nothing if there is none or it has ended."""
+        """Request the cancellation of an attempt's turn; do nothing if there is no such turn or the turn has ended."""
         now = self._clock.now()
         await self._store.run(lambda session: cancel(session, fire_id, attempt, reason, now, asleep=not unless_waiting))
 
@@ -106,12 +106,12 @@ def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datet
 
 
 class Listener:
-    """A listener for notifications from other processes. The parts that wait for these also check every second."""
+    """A listener for notifications from other processes. Parts that wait for notifications also check every second."""
 
     def __init__(
         self, settings: StoreSettings, wakened: Mapping[str, Collection[asyncio.Event]], *, clock: Clock, log: EventLog
     ) -> None:
-        """Set the events that `wakened` lists for a channel whenever that channel is notified."""
+        """Set the events that `wakened` lists for a channel whenever another process notifies that channel."""
         self._settings, self._wakened, self._clock, self._log = settings, wakened, clock, log
 
     async def run(self) -> None:
@@ -130,11 +130,11 @@ class Listener:
 
 
 class SharedHandover:
-    """A hand-over of committed fires to the runtimes that take their threads.
+    """A hand-over of committed fires to the runtimes that own their threads.
 
     Attributes:
         connected: True if a runtime was running at the last check.
-        refusal: always empty, because a fire fails if no runtime accepts it.
+        refusal: always empty, because a runtime refuses a fire only when it begins the fire.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class SharedHandover:
         changed: asyncio.Event,
         planned: asyncio.Event,
     ) -> None:
-        """Set `changed` when tasks need planning; hand no fire over before `planned` is set."""
+        """Set `changed` when tasks need planning; hand over no fire before `planned` is set."""
         self._store, self._clock, self._log, self._failpoints = store, clock, log, failpoints
         self._pace, self._changed, self._planned = pace, changed, planned
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -211,7 +211,7 @@ class SharedHandover:
         return handed
 
     async def withdraw(self) -> None:
-        """Withdraw fires that no runtime has begun in time. Do so at most once a second."""
+        """Withdraw fires that no runtime has begun in time. Do this at most once a second."""
         if self._clock.monotonic() < self._withdraws_at:
             return
         self._withdraws_at = self._clock.monotonic() + POLL_S
@@ -224,7 +224,7 @@ class SharedHandover:
             self._changed.set()
 
     async def _note_whether(self, lives: bool, now: datetime) -> None:
-        """Record whether a runtime is running. When the first one starts, plan the tasks with a running fire."""
+        """Record whether a runtime is running. When the first runtime starts, plan the tasks with a running fire."""
         if not lives:
             await self._store.run(lambda session: session.outages.seen(now))
         elif not self.connected:
@@ -412,7 +412,7 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
 
 
 def _stop_refused(session: Session, told: WrittenTurnEvent, now: datetime) -> planning.Planned:
-    """Stop the task of a refused fire. No runtime can begin it unless the task, or its graph or category, changes."""
+    """Stop the task of a refused fire. No runtime can begin it unless the task, its graph or its category changes."""
     fire = session.fires.by_ids([told.fire_id]).get(told.fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
     active = task is not None and task.state is TaskState.ACTIVE

@@ -1,7 +1,7 @@
 """Events that trigger tasks: their names, their fields, and the tasks' filters for events. Pure.
 
-An event has a name, the ids of the turn and the fire it comes from, and data: a JSON object. A filter tests one
-field of an event. An event triggers a task if the name and all filters match.
+An event has a name, the ids of its turn and its fire, and data (a JSON object). A filter tests one field of an event.
+An event triggers a task if the name and all filters match.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ LIFECYCLE = (
     "tool_execution_end",
 )
 SUCCEEDED, FAILED, REJECTED, RELEASED = "task.succeeded", "task.failed", "task.rejected", "thread.released"
-AFTER = "after"  # the key of a filter that names the tasks to follow, as a,b
+AFTER = "after"  # the key of the filter that names the followed tasks, as a,b
 OWN = (SUCCEEDED, FAILED, REJECTED, RELEASED)
 LARGEST_DATA = 64 << 10  # bytes
 DEEPEST_DATA = 32
@@ -59,7 +59,7 @@ class Event:
 
     Attributes:
         id: stays the same if the same event is emitted again.
-        fire_id: the fire whose turn emitted the event, or that the event is about; empty for none.
+        fire_id: the fire that the event reports, or whose turn emitted the event; empty for none.
         turn_id, thread_id, task_id, task_name, channel, category, agent, tool: the event's origin; empty for none.
         data_json: a JSON object with further data; empty for none.
     """
@@ -87,10 +87,10 @@ def id_of(*parts: object) -> str:
 def check_event_name(name: str, *, where: str = "on") -> str:
     """Return the name if a task may wait for an event with this name. Raises InvalidInput."""
     if not _NAME.fullmatch(name):
-        hint = "use 1 to 64 of a-z, 0-9, _, ., : and -, a letter first"
+        hint = "use 1 to 64 characters of a-z, 0-9, _, ., : and -; begin with a letter"
         raise InvalidInput(f"{name[:70]!r} is not an event's name", where=where, hint=hint)
     if name.startswith(_RESERVED) and name not in OWN:
-        raise InvalidInput(f"{name!r} is reserved, and nothing emits it", where=where, hint=f"one of {', '.join(OWN)}")
+        raise InvalidInput(f"{name!r} is reserved, and never emitted", where=where, hint=f"one of {', '.join(OWN)}")
     return name
 
 
@@ -102,7 +102,7 @@ def check_emitted_name(name: str) -> str:
 
 
 def check_data(text: str) -> str:
-    """Return an event's data as one line of JSON. Raises InvalidInput if not an object, too long or too deep."""
+    """Return an event's data as one line of JSON. Raises InvalidInput if it is too long, too deep or not an object."""
     if not text.strip():
         return ""
     data = read_object(text, where="data", longest=LARGEST_DATA, deepest=DEEPEST_DATA, half_characters=True)
@@ -124,7 +124,7 @@ def matches(filters: Collection[str], event: Event) -> bool:
 
 
 def prompt_line(event: Event) -> str:
-    """Return an event as one line of ASCII JSON for a prompt. Escape `<`, so that the line opens no wrapper."""
+    """Return an event as one line of ASCII JSON for a prompt. Escape `<`, so that the line cannot contain a tag."""
     said: dict[str, Any] = {"event": event.name, "id": event.id, "at": event.at.isoformat()}
     names = ("task", "task_id", "fire_id", "turn_id", "thread_id", "channel", "category", "agent", "tool")
     said |= {name: value for name in names if (value := value_of(event, name))}
@@ -157,10 +157,10 @@ def _filter(text: str) -> Callable[[Event], bool]:
     is_pattern = key.endswith("~")
     key = key.removesuffix("~")
     if not equals or not _KEY.fullmatch(key):
-        hint = "write key=value, or key~=pattern; keys are the event's fields and its data's"
+        hint = "write key=value, or key~=pattern; a key is a field of the event or of its data"
         raise InvalidInput(f"{text[:60]!r} is not a filter", where="filters", hint=hint)
     if len(text) > LONGEST_FILTER:
-        raise InvalidInput(f"{key!r} is compared to more than {LONGEST_FILTER} characters", where="filters")
+        raise InvalidInput(f"the value for {key!r} has more than {LONGEST_FILTER} characters", where="filters")
     if not is_pattern:
         names = wanted.split(",") if key == AFTER else ()
         return lambda event: value_of(event, key) == wanted or (event.name == SUCCEEDED and event.task_name in names)
@@ -178,7 +178,7 @@ def _compiled(text: str) -> Any:
         return re2.compile(text, options)
     except (re2.error, UnicodeEncodeError) as error:
         said = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
-        hint = "what needs backtracking (\\1, (?=…), (?<=…)) is not offered: it cannot be bounded"
+        hint = "a pattern must not need backtracking (\\1, (?=…), (?<=…)), because its cost would have no bound"
         raise InvalidInput(f"{text[:60]!r} is not a pattern: {said}", where="filters", hint=hint) from error
 
 

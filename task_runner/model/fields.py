@@ -1,9 +1,9 @@
 """The fields of a task that an author can declare, each described once.
 
 All code that handles a declared task is derived from :data:`FIELDS`: the options of `create` and `edit`, the keys of
-task files and of JSON output, and the columns of `list -o wide`. So are the conversions between `TaskSpec`, definition
-and stored definition. A new field needs an entry here, a field of `TaskSpec` in `schedules.proto`, and an attribute of
-:class:`task_runner.model.task.Definition`, all with the same name.
+task files and of JSON output, and the columns of `list -o wide`. The conversions between `TaskSpec`, definition and
+stored definition are also derived from it. A new field needs an entry here, a field of `TaskSpec` in `schedules.proto`,
+and an attribute of :class:`task_runner.model.task.Definition`, all with the same name.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_LABEL = 63
 _LARGEST_COUNT = 1_000_000
 MOST_RETRIES = 5
-EACH = "each"  # the value of `thread` for a new thread for each fire
+EACH = "each"  # the value of `thread` that gives each fire a new thread
 _CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
 
 
@@ -56,7 +56,7 @@ class Kind:
 
 
 def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
-    """Parse an ISO time. A time without an offset is wall time in `timezone`: if ambiguous, the earlier instant.
+    """Parse an ISO time. A time without an offset is wall time in `timezone`; an ambiguous time is the earlier instant.
 
     Raises:
         InvalidInput: the text is not an ISO time, or the zone skips the wall time.
@@ -227,16 +227,16 @@ FIELDS = (
         attribute="on",
     ),
     Field(
-        "filters", TEXTS, "--filter", "Fire only if this holds for the event: key=value or key~=pattern.",
+        "filters", TEXTS, "--filter", "Fire only if the event matches this filter: key=value or key~=pattern.",
         attribute="on",
     ),
     Field("debounce", TEXT, "--debounce", "How long after an event further events join its fire.", attribute="on"),
     Field("first", DURATION, "--first", "Self-paced: the time until the first wake; default 25m."),
     Field(
-        "if_silent", TEXT, "--if-silent", "Self-paced: end, wait or a duration, if a turn asks for no next one.",
+        "if_silent", TEXT, "--if-silent", "Self-paced: the action if a turn asks for no wake: end, wait or a duration.",
         is_sparse=True,
     ),
-    Field("timezone", TEXT, "--tz", "IANA time zone; default the machine's.", default="", is_clearable=False,
+    Field("timezone", TEXT, "--tz", "An IANA time zone; default the machine's.", default="", is_clearable=False,
           column="TZ"),
     Field("category", LABEL, default=""),
     Field("channel", LABEL, default=""),
@@ -263,12 +263,12 @@ FIELDS = (
     Field("retries", _count(0, MOST_RETRIES), "--retries", "How often to retry a failed turn, up to 5 times.",
           default=0, is_sparse=True),
     Field("pause_after_failures", NUMBER, "--pause-after-failures",
-          "Pause the task after this many failed fires in a row: of its schedule, of events, of backfills. A run by"
-          " hand does not count, nor does a rejected one."),
+          "Pause the task after this many consecutive failed fires of its schedule, of events or of backfills. Manual "
+          "runs and rejected fires do not count."),
     Field("budget", LIMITS, "--budget",
           "A limit that pauses the task, such as tokens_per_day=100000; turns_per_hour=600 slows a self-paced one."),
     Field("thread_id", THREAD, "--thread",
-          "The thread to run on, or each: a fresh one for each fire; default the task's own.", default="",
+          "The thread to run on, or each for a new thread for each fire; default the task's own.", default="",
           is_sparse=True, column="THREAD"),
     Field("graph", LABEL, "--graph", "The graph or assistant that the task runs; default agent0's graph.", default="",
           is_sparse=True, column="GRAPH"),

@@ -18,12 +18,12 @@ from turnkeeper.errors import InvalidInput
 T = TypeVar("T")
 TaskId = NewType("TaskId", str)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-# Agents with other names run in a terminal. If an agent with such a name does too, its inbox keeps unread fires.
+# Agents with other names run in a terminal. If an agent with one of these names does too, its inbox keeps unread fires.
 HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
 _ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 LONGEST_REASON = 300
-EACH_FIRE = "/each"  # stands for a new thread for each fire; no thread's id has a slash
+EACH_FIRE = "/each"  # means a new thread for each fire; no thread id contains a slash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +121,7 @@ class Outcome(StrEnum):
 
 
 UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
-IN_ORDER = frozenset({Outcome.SUCCEEDED, Outcome.REJECTED})  # the turn ended by itself
+IN_ORDER = frozenset({Outcome.SUCCEEDED, Outcome.REJECTED})  # the turn finished without an error
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # the runtime writes this if a turn asked and got no answer
 REFUSED = "its approval was rejected"  # the runtime writes this if the author rejected a call
@@ -239,7 +239,7 @@ class Usage:
 
     Attributes:
         tokens: the total input and output tokens.
-        money: what they cost, in millionths of the owner's currency; 0 without a price.
+        money: the cost of the tokens, in millionths of the owner's currency; 0 without a price.
     """
 
     day: date
@@ -425,7 +425,7 @@ def earliest(*instants: datetime | None) -> datetime | None:
 
 
 def own_thread(task_id: str, graph: str) -> str:
-    """Return the id of the task's own thread. Each graph gets a separate one: a thread belongs to one graph.
+    """Return the id of the task's own thread. Each graph gets a separate thread, because a thread belongs to one graph.
 
     >>> own_thread("task-00000001", ""), own_thread("task-00000001", "research")
     ('task-00000001', 'task-00000001:research')
@@ -434,7 +434,7 @@ def own_thread(task_id: str, graph: str) -> str:
 
 
 def check_name(name: str, *, own_id: str = "") -> str:
-    """Return a task's name unchanged. Raises InvalidInput: invalid characters, or the form of another task's id."""
+    """Return a task's name unchanged. Raises InvalidInput if the name is invalid or looks like another task's id."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name[:70]!r} is not a task's name", where="name", hint="use 1 to 63 of a-z, 0-9 and -, not - first"

@@ -67,7 +67,7 @@ def schedule_of(words: Sequence[str]) -> Words:
     found = _of_first([" ".join(words), ""])
     if found is None:
         what = f"{' '.join(words)[:60]!r} is neither an interval nor a cron expression"
-        raise InvalidInput(what, where="loop create", hint="leave the words or --prompt out")
+        raise InvalidInput(what, where="loop create", hint="omit either the words or --prompt")
     return found
 
 
@@ -83,7 +83,7 @@ def _of_first(words: Sequence[str]) -> Words | None:
 
 
 def _of_text(text: str) -> Words:
-    """Parse one text: a schedule at its beginning, else an interval at its end, else neither."""
+    """Parse one text: a schedule at its beginning, else an interval at its end, else only a prompt."""
     if leading := _LEADING.fullmatch(text):
         return Words("every", leading[1] or leading[2], leading[3])
     parts = text.split(maxsplit=_FIELDS)
@@ -92,7 +92,7 @@ def _of_text(text: str) -> Words:
     if trailing := _TRAILING.fullmatch(text):
         return Words("every", trailing[2], trailing[1])
     if _INTERVAL.fullmatch(text) or _are_fields(text.split()):
-        raise InvalidInput("a schedule and no prompt", where="loop create", hint="say what the agent must do")
+        raise InvalidInput("it has a schedule and no prompt", where="loop create", hint="say what the agent must do")
     if _UNFINISHED.fullmatch(text):
         what = f"{text[:60]!r} lacks an interval after 'every', or a prompt"
         raise InvalidInput(what, where="loop create", hint='for example: loop create "check the build every 15m"')
@@ -110,7 +110,7 @@ def read_line(line: str) -> Words:
     Words(kind='cron', schedule='0 9 * * 1-5', prompt='what is open?')
 
     Raises:
-        InvalidInput: no words, or no prompt.
+        InvalidInput: there are no words, or there is no prompt.
     """
     text = line.strip()
     quoted = _QUOTED.fullmatch(text)

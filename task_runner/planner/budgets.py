@@ -30,7 +30,7 @@ class Ended:
         fire: the fire after the end of the turn; pending if it is retried.
         spent: how long the turn took.
         tokens: number of tokens that the turn used, in and out.
-        money: what they cost, in millionths of the owner's currency; 0 without a price.
+        money: the cost of the tokens, in millionths of the owner's currency; 0 without a price.
         wake_after_s: seconds from the end of the turn to the wake that the turn asked for; None if it asked for none.
     """
 
@@ -67,7 +67,7 @@ def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
 
 
 def used_up(task: Task, now: datetime) -> str:
-    """Return the reason to pause a task that reached a limit of today before the limit was set; empty if it did not."""
+    """Return the reason to pause a task whose usage today already reaches a limit; empty if no limit is reached."""
     is_today = task.usage is not None and task.usage.day == now.astimezone(zone(task.definition.timezone)).date()
     return _reached(task) if is_today else ""
 
@@ -109,7 +109,7 @@ def _used(task: Task, turn: Ended) -> Usage:
 
 
 def _reached(task: Task, fire: Fire | None = None) -> str:
-    """Return the limit of the day, or of a fire, that is reached, and what was used; empty if none is reached."""
+    """Return the daily or per-fire limit that is reached, with the usage; empty if no limit is reached."""
     usage = task.usage
     assert usage is not None
     used = {

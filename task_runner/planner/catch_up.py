@@ -1,4 +1,4 @@
-"""Catch-up: decides about scheduled times that were missed, whatever the cause. Pure.
+"""Catch-up: decides about scheduled times that were missed for any cause. Pure.
 
 One rule applies to every cause: runner down, machine asleep, runtime unreachable, clock stepped, thread waiting for its
 author. The rule covers the scheduled times that came due and the task's own fires that were never sent.
@@ -87,7 +87,7 @@ def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[
 def _too_old(
     task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime
 ) -> tuple[tuple[Fire, ...], entries.Run | None, entries.Due]:
-    """Split off the misses older than the catch-up window. Return the old fires, the old times and the rest."""
+    """Split off the misses older than the catch-up window. Return the old fires, the old times and all later times."""
     window = task.definition.catch_up_window
     if window is None:
         return (), None, due

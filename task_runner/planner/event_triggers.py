@@ -234,13 +234,13 @@ class _Decision:
         return TOO_LONG if len(trigger.chain) >= LONGEST_CHAIN else ""
 
     def _goes_into(self, at: datetime) -> model.Fire | None:
-        """Return the fire that a trigger at this time is coalesced into; None if it needs a fire of its own."""
+        """Return the fire that a trigger at this time is coalesced into; None if it needs a separate fire."""
         newest, debounce, clock = self._newest, self._on.debounce, self.standing.clock
         if clock is not None and model.Window(fire_id=clock.fire_id, at=clock.due_at, debounce=debounce).has(at):
             return clock
         if newest is None or newest.outcome is model.Outcome.SKIPPED:
             return None
-        # The window also bounds earlier times. Otherwise it would stay open too long after the clock was set back.
+        # The window also bounds earlier times, or it would stay open too long after the clock was set back.
         if self._opened_at is not None and model.Window(fire_id="", at=self._opened_at, debounce=debounce).has(at):
             return newest
         lines_up = self._task.definition.overlap is model.Overlap.QUEUE
@@ -284,7 +284,7 @@ class _Decision:
         self._waits = True
         self._newest, self._opened_at = fire, event.at
         self._hourly.append(event.at)
-        # Later records follow this fire, so they get entries of their own.
+        # Later records follow this fire, so they get separate entries.
         self.finished += self.records.values()
         self.records = {}
 

@@ -91,7 +91,7 @@ def forgotten(fire: Fire) -> Fire:
 
 
 def withdrawn(fire: Fire, now: datetime) -> Fire:
-    """Return an accepted fire as unsent, as it was first committed. No runtime has begun it or will begin it."""
+    """Return an accepted fire as unsent, as on its first commit. No runtime has begun it or will begin it."""
     return replace(fire, outcome=Outcome.PENDING, reason="", ready_at=now, fired_at=None, turn_id="")
 
 

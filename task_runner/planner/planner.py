@@ -193,7 +193,7 @@ def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -
 def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_at: datetime | None) -> Fire | None:
     """Return the record of the times that came due and do not fire; None if there are none.
 
-    While a fire of an event is unsent, the record covers all due times. After a turn, it covers those before its end.
+    While a fire of an event is unsent, the record covers all due times. After a turn, only those before its end.
     """
     awaited = event_triggers.is_awaited(snapshot.open)
     if not awaited and (record := event_triggers.debounced(snapshot, timetable, now)):

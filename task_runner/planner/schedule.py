@@ -17,7 +17,7 @@ from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_rfc3339
 
-RULES = "recurrence rules"  # the part that reads them
+RULES = "recurrence rules"  # the part that parses them
 _STEP = timedelta(milliseconds=1)
 _REPEATED = frozenset({ScheduleKind.CRON, ScheduleKind.EVERY, ScheduleKind.RRULE})
 _YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
@@ -28,9 +28,9 @@ def timetable_of(definition: Definition) -> Timetable:
 
     Raises:
         InvalidInput: the schedule cannot be read.
-        NotInstalled: the schedule is a recurrence rule, and that part was removed.
+        NotInstalled: the schedule is a recurrence rule, and the part that parses such rules was removed.
     """
-    # A single instant, which its author chose, fires on a day off.
+    # A single instant fires even on a day off, because its author chose the instant.
     off = offered("days off") if definition.schedule.kind in _REPEATED and not definition.ignore_calendar else ()
     return _timetable(
         definition.schedule,
@@ -54,7 +54,7 @@ def describe(definition: Definition) -> str:
     if on and not definition.is_hybrid:
         return on
     if definition.schedule.kind is ScheduleKind.RRULE:
-        bare = definition.schedule.text  # the rule's own text: lists work even without the part that parses rules
+        bare = definition.schedule.text  # the text of the rule, so that lists work without the part that parses rules
     else:
         bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None, ()).describe()
     return f"{bare} or {on}" if on else bare

@@ -1,8 +1,8 @@
 """Self-paced tasks: each turn asks for the next wake, and the runner arms it after the turn ends. Pure.
 
-When an armed wake is due, it is committed as a fire of its own kind, numbered by its iteration. No fire is committed
-while another is open. Only the end of a turn, a command or the task's creation arms a wake. So no wake comes during a
-turn, and a turn end that is reported twice arms one wake. A missed wake always runs exactly once.
+When an armed wake is due, the runner commits it as a fire of a separate kind, numbered by its iteration. No fire is
+committed while another is open. Only the end of a turn, a command or the task's creation arms a wake. So no wake comes
+during a turn, and a turn end that is reported twice arms one wake. A missed wake always runs exactly once.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def turns_ended(task: model.Task, ended: Sequence[Ended]) -> tuple[model.Task, s
     """Count the ended turns of a self-paced task. Return the task and the reason to pause it; empty for none."""
     reason = ""
     for turn in ended:
-        if turn.fire.outcome is model.Outcome.PENDING or task.state in _ENDED:  # a retry follows, or the task is over
+        if turn.fire.outcome is model.Outcome.PENDING or task.state in _ENDED:  # a retry follows, or the task has ended
             continue
         task, why = _turn_ended(_counted(task, turn), turn)
         reason = reason or why
@@ -154,10 +154,10 @@ def earliest_wake(task: model.Task, now: datetime, *, running: int = 0) -> datet
 
 
 def _used_up(definition: model.Definition, pacing: model.Pacing, running: int = 0) -> str:
-    """Return the hourly limit that is reached, in words; empty if no limit is reached."""
+    """Describe the hourly limit that is reached; empty if no limit is reached."""
     used = {"turns_per_hour": pacing.hour_turns + running, "tokens_per_hour": pacing.hour_tokens}
     reached = [f"{key} is {limit}" for key, limit in hourly(definition).items() if used[key] >= limit]
-    return f"its budget of the hour is used up: {reached[0]}" if reached else ""
+    return f"its hourly budget is used up: {reached[0]}" if reached else ""
 
 
 def rescheduled(task: model.Task, now: datetime, delay: timedelta) -> model.Task:

@@ -206,7 +206,7 @@ def _event(name: str, moved: Moved, task: Task) -> model_events.Event:
 
 
 def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> model_events.Event:
-    """Return the event that a request emits. Raises InvalidInput: bad name, bad id, or not a JSON object."""
+    """Return the event that a request emits. Raises InvalidInput if the name, the id or the JSON object is invalid."""
     return model_events.Event(
         name=model_events.check_emitted_name(request.name),
         id=check_request_id(request.event_id or new_id, "event_id"),

@@ -18,7 +18,7 @@ from task_runner.store.store import Session
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-FIRST_CHUNK = 52  # fires; of a hundred, the first half is on disk while the rest are planned
+FIRST_CHUNK = 52  # fires; a batch of a hundred is split, so that its first half is on disk while the rest are planned
 
 
 class Handover(Protocol):
@@ -87,7 +87,7 @@ def prepare(session: Session, ids: Sequence[str]) -> dict[str, NextFire | None]:
 def _next_fire(session: Session, snapshot: Snapshot) -> NextFire | None:
     task = snapshot.task
     alone = planner.ahead(snapshot, timetable_of(task.definition))
-    if alone is None or "{{" in task.definition.prompt:  # the variables of a prompt are filled in when it is sent
+    if alone is None or "{{" in task.definition.prompt:  # the variables of a prompt are filled in when the fire is sent
         return None
     (fire,) = alone.plan.new
     row = row_of_new_fire(fire)

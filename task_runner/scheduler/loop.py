@@ -142,7 +142,7 @@ class Loop:
         """Return the records to write while the store does not answer: one for the wait and one for each due fire."""
         fires = (fire for fire in self._known.values() if fire is not None)
         due = (fire for fire in fires if self._planned_us < fire.from_us <= to_us(now))
-        waits = log_records.waiting("to plan what is due")
+        waits = log_records.waiting("to plan the due tasks")
         return [waits, *(log_records.due(fire.fire_id, fire.from_us) for fire in islice(due, LARGEST_BATCH))]
 
     async def _plan_one_by_one(self) -> Planned:
@@ -160,7 +160,7 @@ class Loop:
         return total
 
     async def _pause_s(self) -> float:
-        with told_if_late(self._log, lambda: [log_records.waiting("to learn what is due next")]):
+        with told_if_late(self._log, lambda: [log_records.waiting("to read the next due time")]):
             wake_at = await self._store.read(lambda session: session.tasks.next_wake())
         if wake_at is None:
             return self._longest_wait_s

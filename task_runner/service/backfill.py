@@ -1,4 +1,4 @@
-"""Backfill: fires for past times of a schedule that had none."""
+"""Backfill: fires for past scheduled times without a fire."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -41,11 +41,11 @@ def backfill(
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     if task.definition.schedule.kind in _WITHOUT_TIMES:
         what = f"{task.definition.name!r} is {describe(task.definition)}: its schedule names no times"
-        raise InvalidInput(what, where="backfill", hint="fire it by hand: turnkeeper task run")
+        raise InvalidInput(what, where="backfill", hint="fire it manually: turnkeeper task run")
     zone = task.definition.timezone
     start, end = (parse_instant(getattr(asked, name), zone, field=name) for name in ("from", "to"))
     if end <= start:
-        raise InvalidInput("must be later than from", where="to")
+        raise InvalidInput("must be later than `from`", where="to")
     # Times after the cursor fire on schedule.
     nominals = list(_nominals(session.tasks.revisions(task.id), start, min(end, task.cursor_at + _LEAST)))
     if len(nominals) > MOST_AT_ONCE:

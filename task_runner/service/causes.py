@@ -1,7 +1,7 @@
 """The rule that finds why a time was missed or its fire was late. `explain`, `history` and the page share it. Pure.
 
-No fire is sent during an outage. The cause of a time is the outage during which the time was due. If the next outage
-began before this one ended, it is part of the cause, and so on until the fire was sent.
+No fire is sent during an outage. The cause of a missed time is the outage during which the time was due. If the next
+outage began before this outage ended, the next outage is part of the cause too, and so on until the fire was sent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def _needs_a_cause(fire: Fire, grace: timedelta) -> bool:
 
 def _chain(at: datetime, grace: timedelta, outages: Sequence[Outage], until: datetime | None) -> Iterator[Outage]:
     """Yield the outages that blocked a time. Each is the longest that begins before the previous one ends."""
-    # Several outages often end together, when a fire is answered. The earliest one explains more.
+    # Several outages often end together, when the runtime answers a fire. The earliest outage explains more.
     outages = sorted(outages, key=lambda each: each.since)
     lasted = [each for each in outages if each.since <= at and (each.lasts or each.to >= at)]
     soon = (each for each in outages if at < each.since <= at + grace)

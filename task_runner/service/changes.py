@@ -25,7 +25,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 T = TypeVar("T")
 OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"
 RESTORABLE = timedelta(days=1)
-# A deleted task's earlier state, the end of its pause, the time of deletion, and why the task had stopped.
+# The earlier state of a deleted task, the end of its pause, the time of deletion, and the reason for a stop.
 _GONE = re.compile(r"was ([a-z]+)(?: until (\S+))?, deleted at (\S+?)(?:: (.*))?", re.DOTALL)
 _BACK = {TaskState.DISABLED: "task.enabled", TaskState.DELETED: "task.restored"}
 _MOST_DRAWS = 100
@@ -56,11 +56,11 @@ def find(session: Session, name: str) -> Task:
 
 
 def find_living(session: Session, name: str) -> Task:
-    """Return the task with this name or id. Raises NotFound, also if the task is deleted."""
+    """Return the task with this name or id. Raises NotFound if no such task exists or the task is deleted."""
     task = find(session, name)
     if task.state is TaskState.DELETED:
         raise NotFound(
-            f"{name[:70]!r} was deleted", where="name", hint="for a day it can be restored: turnkeeper task restore"
+            f"{name[:70]!r} was deleted", where="name", hint="it can be restored for a day: turnkeeper task restore"
         )
     return task
 
@@ -96,7 +96,7 @@ def update(
     revision: int = 0,
     by: str = "",
 ) -> Changed:
-    """Give a task a new definition from now on, and record who edited it. No past time becomes due by the edit.
+    """Give a task a new definition from now on, and record who edited it. The edit makes no past time due.
 
     If a new daily budget is already used up today, the task is paused until the next day. If the limit that stops the
     task is raised or removed, the task is resumed.
@@ -107,7 +107,7 @@ def update(
     task = find_living(session, name)
     if revision not in {0, task.revision}:
         what = f"{task.definition.name!r} was edited in the meantime"
-        raise Conflict(what, hint="look at it again: turnkeeper task show")
+        raise Conflict(what, hint="read its new definition: turnkeeper task show")
     definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
     if definition == task.definition:
         return Changed(task=task, action="unchanged")
@@ -205,7 +205,7 @@ def stop(
 
 
 def _gone(task: Task, now: datetime) -> str:
-    """Return the note from which `restore` can restore a deleted task."""
+    """Return the note that :func:`restore` needs to restore a deleted task."""
     is_paused = task.state is TaskState.PAUSED
     until = f" until {rfc3339(task.wake_at)}" if is_paused and task.wake_at is not None else ""
     why = f": {task.reason}" if task.reason and task.state in _STOPPED else ""
@@ -288,7 +288,7 @@ def run_now(
 
 
 def requested(task: Task, nominal_at: datetime, suffix: str, now: datetime, **fields_: Any) -> Fire:
-    """Return a pending fire that was requested one by one."""
+    """Return a pending fire that was requested individually."""
     return entries.entry(
         task,
         entries.single(nominal_at),
@@ -310,7 +310,7 @@ def _plan_up_to(session: Session, task: Task, now: datetime) -> planning.Planned
     snapshot = _snapshot(session, task.id)
     if task.state not in _STOPPED and snapshot.task.cursor_at >= now:
         return done
-    # The limit on fires stops the cursor, but the new definition may have a different limit.
+    # The limit on fires stops the cursor, and the new definition may have a different limit.
     reason = task.state.value if task.state in _STOPPED else "max_fires"
     return done + planning.write_plans(session, [(snapshot, planner.pass_over(snapshot, timetable, reason, now))])
 
@@ -363,7 +363,7 @@ def _create_all(
 def _restored(
     session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[model.TaskId], entropy: Entropy
 ) -> list[model.TaskId]:
-    """Return the ids of declared tasks. A loop gets its own id, or another loop id if a task has ever had that one."""
+    """Return the ids of declared tasks. A loop gets its own id, or a new loop id if any task has ever had its id."""
     own = [_loop_id(spec) for spec in specs]
     counts = Counter(filter(None, own))
     if not counts:
@@ -384,7 +384,7 @@ def _loop_id(spec: wire.TaskSpec) -> model.TaskId | None:
     if said.startswith("loop-") and model.is_task_id(said):
         return model.TaskId(said)
     if spec.id:
-        hint = "leave it out: only loops are declared with the id that they had"
+        hint = "omit the id: only loops are declared with their earlier ids"
         raise InvalidInput(f"{spec.id[:70]!r} is not a loop's id", where=f"{spec.name}: id", hint=hint)
     return None
 
@@ -416,7 +416,7 @@ def _new_task(spec: wire.TaskSpec, task_id: model.TaskId, defaults: Defaults, no
     if definition.on is not None:
         wake_at = wake_at or now
     if wake_at is None:
-        raise InvalidInput("never fires within its bounds", where="schedule", hint="look at start_at and end_at")
+        raise InvalidInput("never fires within its bounds", where="schedule", hint="check start_at and end_at")
     state = TaskState.PAUSED if spec.paused else TaskState.ACTIVE
     return Task(
         id=task_id,
@@ -435,8 +435,8 @@ def _check_room(session: Session, new: Sequence[Task]) -> None:
         present = session.tasks.made_by(agent)
         # A repeated call creates nothing. It fails because the task exists.
         if present + count > MOST_PER_AGENT and not session.tasks.named([task.definition.name for task in new]):
-            what = f"agent {agent!r} made {present} tasks that have not ended, and the limit is {MOST_PER_AGENT}"
-            raise Exhausted(what, where="created_by", hint="delete a task that is no longer needed")
+            what = f"agent {agent!r} has {present} tasks that have not ended, and the limit is {MOST_PER_AGENT}"
+            raise Exhausted(what, where="created_by", hint="delete a task that the agent no longer needs")
 
 
 def _begins_again(task: Task, definition: Definition) -> bool:
@@ -456,7 +456,7 @@ def _created(task: Task) -> LogRecord:
 
 
 def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
-    """Apply a change. If the change fails, name the task in the error."""
+    """Apply a change to a task. If the change fails, name the task in the error."""
     try:
         return change()
     except InvalidInput as error:
@@ -479,14 +479,14 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
 
     Raises:
         NotFound: the task does not exist.
-        Conflict: the task has a schedule of its own, cannot fire now, or has reached `max_fires`.
+        Conflict: the task has its own schedule, cannot fire now, or has reached `max_fires`.
         InvalidInput: the number of seconds is out of range.
     """
     task = find_living(session, name)
     called, definition = task.definition.name, task.definition
     if not self_paced.is_self_paced(definition):
-        what = f"{called!r} is not self-paced: its schedule decides when it fires next"
-        raise Conflict(what, hint="change that with: turnkeeper task edit")
+        what = f"{called!r} is not self-paced: its schedule determines its next fire"
+        raise Conflict(what, hint="change the schedule with: turnkeeper task edit")
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
         raise Conflict(f"{called!r} is {task.state}", hint=f"turnkeeper task enable {called}")
     if definition.max_fires is not None and task.accepted >= definition.max_fires:

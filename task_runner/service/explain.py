@@ -25,19 +25,19 @@ _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
 _SKIPPED = {
-    "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs no missed fires.",
+    "missed": "It was missed: it was not sent within the grace of {grace}, and catch-up skip runs no missed fires.",
     "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
     "max_catch_up": "More fires were missed than max_catch_up ({most}) allows: the newest were kept.",
-    "max_fires": "The limit on fires was reached, until an edit.",
+    "max_fires": "The limit on fires was reached, until an edit changed the limit.",
     "queue_full": "More fires were queued than max_catch_up ({most}) allows: the oldest were skipped.",
-    "overlap": "The task's previous fire was under way then, so overlap skip started no other fire.",
-    "queued": "The fire of an event was waiting to be sent, so times that came due meanwhile were skipped.",
-    "paused": "The task was paused then.",
-    "disabled": "The task was disabled then.",
+    "overlap": "The task's previous fire was still running, so overlap skip started no other fire.",
+    "queued": "A fire of an event was waiting to be sent, so times that came due meanwhile were skipped.",
+    "paused": "The task was paused at that time.",
+    "disabled": "The task was disabled at that time.",
     "deleted": "The task was deleted before it was sent.",
     "quarantined": "The task was quarantined before it was sent.",
     "rescheduled": "Another wake time replaced it after it was committed and before it was sent.",
-    "taken over": "Its author wrote into the thread before it was sent, and took over.",
+    "taken over": "Its author wrote on the thread before it was sent, and took over.",
     "superseded": "It was committed but not yet sent when an edit removed its time from the schedule.",
 }
 _HOURLY = format_duration(event_triggers.HOURLY)
@@ -46,7 +46,7 @@ _SKIPPED_EVENTS = {
     event_triggers.LIMIT: "The limit on fires was reached.",
     "overlap": _SKIPPED["overlap"],
     "queue_full": "More fires were queued than max_catch_up allows: the oldest were skipped.",
-    event_triggers.OWN_CHAIN: ("A fire of the same task led to it, and a task's own turns never trigger the task."),
+    event_triggers.OWN_CHAIN: ("A fire of the same task triggered it, and a task's own turns never trigger the task."),
     event_triggers.TOO_LONG: (
         f"{event_triggers.LONGEST_CHAIN} fires had triggered each other before it, which is the longest chain allowed."
     ),
@@ -57,7 +57,7 @@ _SKIPPED_EVENTS = {
 }
 _ENDS = {
     Outcome.SUCCEEDED: "Its turn succeeded",
-    Outcome.REJECTED: "Its turn ended without what it had asked for",
+    Outcome.REJECTED: "Its turn ended without an answer to its request",
     Outcome.FAILED: "Its turn failed",
     Outcome.CANCELLED: "Its turn was cancelled",
 }
@@ -77,15 +77,15 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The data that an explanation needs.
+    """Data for an explanation.
 
     Attributes:
         revisions: its revisions, oldest first.
         at: the time to explain, a whole second.
-        entries: the ledger entries that cover, or are named by, the time in question.
+        entries: the ledger entries that cover the time, or that have an id with the time.
         newest: the task's newest entries, newest first, if the task was self-paced.
         notes: the triggers of the entries that events made, by entry number.
-        unanswered: the fire that ran at that time and ended after its approval expired; None if there is none.
+        unanswered: the fire that was running at that time and ended after its approval expired; None if there is none.
         newest_meant: True if no time was given; explain the newest fire, including a manual fire.
     """
 
@@ -118,7 +118,7 @@ class Question:
 
 
 def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -> wire.ExplainFireResponse:
-    """Answer from one transaction. Raises NotFound, or InvalidInput if the time cannot be parsed."""
+    """Answer from the data of one transaction. Raises NotFound, or InvalidInput if the time cannot be parsed."""
     task = find(session, request.name)
     at, day = time_in_question(session, task, request.at, now)
     revisions, entries = session.tasks.revisions(task.id), session.fires.touching(task.id, at, at)
@@ -154,13 +154,13 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
 
 
 def _stop_by_budget(task: Task, outages: Sequence[Outage]) -> str:
-    """Return a sentence that says since when and until when a task's budget stops it; empty if it does not now."""
+    """Return a sentence about the start and the end of the stop by a task's budget; empty if no budget stops it now."""
     if task.state is not TaskState.PAUSED or not task.reason.startswith(BUDGET):
         return ""
     stops = [each for each in outages if each.lasts and each.task_id == task.id and each.cause is Cause.PAUSED]
     since = f" since {rfc3339(stops[0].since.replace(microsecond=0))}" if stops else ""
     name = task.definition.name
-    until = rfc3339(task.wake_at) if task.wake_at else f"you resume it (turnkeeper task resume {name})"
+    until = rfc3339(task.wake_at) if task.wake_at else f"you resume the task (turnkeeper task resume {name})"
     return f"The budget of {name} stops it{since} until {until}: {task.reason.removeprefix(BUDGET)}."
 
 
@@ -177,7 +177,7 @@ def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outag
         return [f"The cause: {cause}."]
     at_present = lasting(outages, asked.task.id)
     if at_present and said.verdict in {"future", "unplanned", *(outcome.value for outcome in model.UNDER_WAY)}:
-        return [f"At present: {at_present}. No fire is sent until that ends."]
+        return [f"At present: {at_present}. No fire is sent until the pause ends."]
     return []
 
 
@@ -211,7 +211,7 @@ def explained(asked: Question) -> Explanation:
     by_hand = next((each for each in reversed(asked.entries) if each.kind is FireKind.MANUAL), None)
     if covering is None and by_hand is not None and asked.newest_meant:
         verdict, lines = _entry(by_hand, by_hand.nominal_at, asked.definition)
-        said = Explanation(verdict, (f"{by_hand.fire_id} was asked for by hand.", *lines), by_hand)
+        said = Explanation(verdict, (f"{by_hand.fire_id} was requested manually.", *lines), by_hand)
         return said._replace(lines=(_head(asked), *said.lines))
     said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)
     return said._replace(lines=(_head(asked), *said.lines, *_unanswered(asked, covering), *others))
@@ -222,7 +222,7 @@ def _unanswered(asked: Question, covering: Fire | None) -> list[str]:
     fire = asked.unanswered
     if fire is None or fire.ended_at is None or (covering is not None and covering.entry_id == fire.entry_id):
         return []
-    after = f"; catch-up {covering.policy} decided about it after that" if covering is not None else ""
+    after = f"; catch-up {covering.policy} then decided about it" if covering is not None else ""
     return [
         f"It came due while {fire.fire_id} waited for its author, until {rfc3339(fire.ended_at)}: {fire.reason}{after}."
     ]
@@ -269,9 +269,9 @@ def _of_nothing(asked: Question) -> Explanation:
         if _names(asked.task.definition, asked.at):  # a backfill uses the current schedule
             span = f"--from {rfc3339(asked.at)} --to {rfc3339(asked.at + timedelta(minutes=1))}"
             backfill = f"turnkeeper task backfill {asked.task.definition.name} {span}"
-            hint = f"There was no task yet, so nothing was due. `{backfill}` runs it now, as the run of that time."
+            hint = f"The task did not exist, so nothing was due. `{backfill}` runs it now, as the run of that time."
         else:
-            hint = "There was no task yet, so nothing was due. The present schedule does not include that time either."
+            hint = "The task did not exist, so nothing was due. The present schedule does not include that time either."
         return Explanation("before_creation", (hint,))
     if not _is_scheduled(asked):
         return _not_scheduled(asked)
@@ -293,8 +293,8 @@ def _stopped(task: Task) -> Explanation | None:
         TaskState.PAUSED: f"The task is paused{why}. {skipped} resumed.{back}",
         TaskState.DISABLED: f"The task is disabled. {skipped} enabled.",
         TaskState.QUARANTINED: f"The task is quarantined{why}. It does not fire until it is resumed.",
-        TaskState.DELETED: "The task was deleted. It does not fire any more.",
-        TaskState.DONE: "The task is done: it does not fire any more.",
+        TaskState.DELETED: "The task was deleted. It does not fire again.",
+        TaskState.DONE: "The task is done and does not fire again.",
         TaskState.EXPIRED: "The task has ended: its schedule names no more times within its bounds.",
     }
     if task.id.startswith("loop-") or is_self_paced(task.definition):
@@ -308,7 +308,7 @@ def _stopped(task: Task) -> Explanation | None:
 def _future(asked: Question) -> Explanation:
     definition = asked.task.definition
     due_at = due_of(asked.task.id, timetable_of(asked.definition), asked.definition.jitter)(asked.at)
-    put_off = f", put off by its jitter to {rfc3339(due_at)}" if due_at != asked.at else ""
+    put_off = f", delayed by its jitter to {rfc3339(due_at)}" if due_at != asked.at else ""
     grace = format_duration(definition.grace)
     fires = f"It will fire at {rfc3339(asked.at)}{put_off}, as {asked.task.id}@{asked.at:%Y%m%dT%H%M%SZ}."
     late = f"If it cannot be sent within the grace of {grace}, catch-up {definition.catch_up} decides;"
@@ -332,13 +332,13 @@ def _not_yet_planned(asked: Question) -> Explanation:
         return Explanation(halted.outcome.value, (line,))
     if busy is not None and asked.task.definition.overlap is model.Overlap.SKIP:
         line = (
-            f"It has not been planned: {busy.fire_id} was under way at the last contact. When its end is known, times "
-            "that came due before it are skipped (overlap skip), and later times count as missed."
+            f"It has not been planned: {busy.fire_id} was running at the last contact. When its end is known, times "
+            "that came due before that end are skipped (overlap skip), and later times count as missed."
         )
     elif busy is not None:
         line = f"It has not been planned: {_busy(busy)}."
     elif asked.at <= asked.task.cursor_at:
-        line = "The ledger has no entry for it: it came due at the moment of an edit, or the clock was set."
+        line = "The ledger has no entry for it: it came due at the moment of an edit, or the clock was changed."
     else:
         line = "It is due and has not been planned: the runner has not run since."
     return Explanation("unplanned", (line,))
@@ -347,7 +347,7 @@ def _not_yet_planned(asked: Question) -> Explanation:
 def _busy(fire: Fire) -> str:
     if fire.outcome is Outcome.SENT and fire.fired_at is not None:
         return f"{fire.fire_id} was sent at {rfc3339(fire.fired_at)}, and the agent runtime has not answered"
-    return f"{fire.fire_id} is under way"
+    return f"{fire.fire_id} is running"
 
 
 def _not_scheduled(asked: Question) -> Explanation:
@@ -356,16 +356,16 @@ def _not_scheduled(asked: Question) -> Explanation:
             return Explanation(verdict, (line,))
     timetable = timetable_of(asked.definition)
     before, after = timetable.last_at_or_before(asked.at), timetable.next_after(asked.at)
-    near = [f"the last before it is {rfc3339(before)}" if before else "", f"the next {rfc3339(after)}" if after else ""]
+    near = [f"the previous time is {rfc3339(before)}" if before else "", f"the next {rfc3339(after)}" if after else ""]
     neighbours = ", ".join(part for part in near if part)
-    line = f"The schedule does not name that time{': ' if neighbours else ''}{neighbours}."
+    line = f"The schedule does not include that time{': ' if neighbours else ''}{neighbours}."
     other = next(
         (each for each in asked.revisions if timetable_of(each.definition).last_at_or_before(asked.at) == asked.at),
         None,
     )
     if other is None:
         return Explanation("not_nominal", (line,))
-    does = f"Revision {other.number}, in force from {rfc3339(other.valid_from)}, does name it."
+    does = f"Revision {other.number}, in force from {rfc3339(other.valid_from)}, includes that time."
     return Explanation("superseded", (line, does))
 
 
@@ -378,11 +378,11 @@ def _reasons(asked: Question) -> list[tuple[str, str, Definition]]:
     )
     found: list[tuple[str, str, Definition]] = []
     if definition.exclude:
-        found.append(("excluded", "The schedule would name it, but it is excluded.", replace(definition, exclude=())))
-    off = replace(definition, ignore_calendar=True)  # without a calendar, it names the same times
-    found.append(("excluded", "The schedule would name it, but the calendar of the home leaves it out.", off))
+        found.append(("excluded", "The schedule includes it, but it is excluded.", replace(definition, exclude=())))
+    off = replace(definition, ignore_calendar=True)  # without a calendar, the definition includes the same times
+    found.append(("excluded", "The schedule includes it, but the home's calendar excludes it.", off))
     if bounds:
-        found.append(("outside_bounds", f"The schedule would name it, but it lies outside: {bounds}.", open_ended))
+        found.append(("outside_bounds", f"The schedule includes it, but it lies outside: {bounds}.", open_ended))
     return found
 
 
@@ -400,8 +400,8 @@ def _also_fired(entry: Fire) -> list[str]:
         return [f"{entry.fire_id} was committed for it and was merged into {entry.reason}."]
     if entry.kind in {FireKind.SCHEDULED, FireKind.EVENT}:
         return []
-    how = "by hand" if entry.kind is FireKind.MANUAL else "by a backfill"
-    return [f"In addition, {entry.fire_id} was asked for {how}: {entry.outcome}."]
+    how = "manually" if entry.kind is FireKind.MANUAL else "by a backfill"
+    return [f"In addition, {entry.fire_id} was requested {how}: {entry.outcome}."]
 
 
 def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[Fire] = ()) -> tuple[str, list[str]]:
@@ -424,11 +424,11 @@ def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[F
             what += " The turn is asked to end at its next await (overlap cancel-running)."
         return "coalesced", [*lines, what]
     if definition.thread_id == model.EACH_FIRE:
-        lines.append(f"It has a thread of its own: {entry.fire_id}.")
+        lines.append(f"It has its own thread: {entry.fire_id}.")
     lines += _sending(entry)
     lines += _turn(entry)
     if entry.outcome is Outcome.INTERRUPTED and (ends := definition.approval_timeout) is not None:
-        lines.append(f"Its request expires {format_duration(ends)} after it was asked, if no one answers.")
+        lines.append(f"Its request expires {format_duration(ends)} after it was made, if no one answers.")
     if entry.nominal_at != at:
         return "stood_for", lines
     late = entry.fired_at is not None and entry.fired_at > entry.due_at + definition.grace
@@ -439,7 +439,7 @@ def _skipped(entry: Fire, definition: Definition) -> str:
     text = _SKIPPED.get(entry.reason, f"It was skipped: {entry.reason}.")
     if entry.reason.startswith(event_triggers.DEBOUNCED):
         fire_id = entry.reason.removeprefix(event_triggers.DEBOUNCED)
-        text = f"It came within the debounce of {fire_id}, the fire of an event, which also stands for it."
+        text = f"It came within the debounce of {fire_id}, the fire of an event, which also covers it."
     window = format_duration(definition.catch_up_window) if definition.catch_up_window is not None else "none"
     return text.format(grace=format_duration(definition.grace), window=window, most=definition.max_catch_up)
 
@@ -458,9 +458,9 @@ def _sending(entry: Fire) -> list[str]:
         how = "one fire for all" if entry.policy is CatchUp.RUN_ONCE else "each by itself"
         lines.append(f"It was missed and caught up by catch-up {entry.policy} ({how}).")
     if entry.outcome is Outcome.PENDING:
-        when = f"from {rfc3339(entry.ready_at)} on" if entry.ready_at else "when the fire before it has ended"
+        when = f"from {rfc3339(entry.ready_at)} on" if entry.ready_at else "when the previous fire has ended"
         why = f" ({entry.reason})" if entry.reason else ""
-        return [*lines, f"{entry.fire_id} is committed and not sent; it is sent {when}{why}."]
+        return [*lines, f"{entry.fire_id} is committed but not sent; it is sent {when}{why}."]
     if entry.fired_at is not None:
         late = entry.fired_at - entry.due_at
         lines.append(f"It was sent at {rfc3339(entry.fired_at)}, {_after(late)} it was {came}.")
@@ -477,7 +477,7 @@ def _turn(entry: Fire) -> list[str]:
         Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",
         Outcome.RUNNING: f"Its turn{turn} is running.",
         Outcome.INTERRUPTED: f"Its turn{turn} waits for you: turnkeeper approvals list.",
-        Outcome.HELD: f"Its thread {waits}: the fire is held, and sent again once it is decided.",
+        Outcome.HELD: f"Its thread {waits}: the fire is held, and is sent again after the decision.",
     }
     if entry.outcome not in _ENDS:
         return [under_way[entry.outcome]] if entry.outcome in under_way else []
@@ -497,7 +497,7 @@ def _of_events(entries: Sequence[Fire]) -> list[Fire]:
 def _events(definition: Definition, entries: Sequence[Fire], notes: Mapping[int, Note]) -> Explanation:
     """Explain the outcome of the events of one second, from the entries that the events made."""
     if not entries:
-        return Explanation("no_event", ("No event came then that triggers the task.", *_awaited(definition)))
+        return Explanation("no_event", ("No event that triggers the task came at that time.", *_awaited(definition)))
     lines = [line for entry in entries for line in _of_event(entry, notes.get(entry.entry_id), definition)]
     return Explanation(entries[0].outcome.value, tuple(lines), entries[0])
 
@@ -533,7 +533,7 @@ def _of_event(entry: Fire, note: Note | None, definition: Definition) -> list[st
     line = f"{entry.count} trigger{'s' if entry.count > 1 else ''} {span}{newest}:"
     if entry.outcome is Outcome.COALESCED:
         return [f"{line} within its window, or before it was sent, each was merged into {entry.reason}."]
-    why = _SKIPPED_EVENTS.get(entry.reason, f"The task was {entry.reason} then.")
+    why = _SKIPPED_EVENTS.get(entry.reason, f"The task was {entry.reason} at that time.")
     return [f"{line} skipped ({entry.reason}). {why}", *cause]
 
 
@@ -563,15 +563,15 @@ def _next_wake(task: Task, wakes: Sequence[Fire]) -> Explanation:
     pacing = task.pacing
     opened = next((wake for wake in wakes if wake.outcome in model.OPEN), None)
     if task.state in {TaskState.DONE, TaskState.EXPIRED}:
-        line = f"The task has ended: {task.reason or 'it does not wake any more'}."
+        line = f"The task has ended: {task.reason or 'it does not wake again'}."
         return Explanation(task.state.value, (line,))
     if opened is not None:
-        line = f"{opened.fire_id} is {opened.outcome}: the end of its turn decides if and when the next wake comes."
+        line = f"{opened.fire_id} is {opened.outcome}: the end of its turn determines if and when the next wake comes."
         if pacing is not None and pacing.armed_at is not None:
-            line += f" If it asks for no time, that is at {rfc3339(pacing.armed_at)}: {pacing.why}."
+            line += f"If the turn requests no time, that is at {rfc3339(pacing.armed_at)}: {pacing.why}."
         return Explanation(opened.outcome.value, (line, _if_silent(task.definition)))
     if pacing is None or pacing.armed_at is None:
-        why = pacing.why if pacing is not None and pacing.why else "no turn or command has asked for one"
+        why = pacing.why if pacing is not None and pacing.why else "no turn or command has requested one"
         return Explanation("unarmed", (f"No wake is armed: {why}.",))
     line = f"The next wake, iteration {pacing.iteration + 1}, comes at {rfc3339(pacing.armed_at)}: {pacing.why}."
     missed = "If it is missed, it runs once, as soon as possible."

@@ -1,4 +1,4 @@
-"""The time that `explain` explains: as given, the nearest with a fire, or the newest that was due."""
+"""The time that `explain` explains: the given time, the nearest time with a fire, or the newest due time."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,15 +13,15 @@ from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import time_of_day
 
-_STAYS = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})  # the cursor stays meanwhile
-_AROUND = range(-7, 8)  # days from today: tasks that fire once a week have two of them
+_STAYS = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})  # the cursor does not move meanwhile
+_AROUND = range(-7, 8)  # days around today: tasks that fire once a week have two fires in them
 
 
 class Asked(NamedTuple):
     """The time to explain, a whole second.
 
     Attributes:
-        day: a sentence that says which day was taken; empty if the question named a day.
+        day: a sentence that names the chosen day; empty if the question named a day.
     """
 
     at: datetime
@@ -29,9 +29,9 @@ class Asked(NamedTuple):
 
 
 def time_in_question(session: Session, task: Task, text: str, now: datetime) -> Asked:
-    """Return the time in `text`. If `text` is empty, return the newest time that was due, or else the next.
+    """Return the time in `text`. If `text` is empty, return the newest time that was due, or else the next time.
 
-    A time of day alone is the nearest to now at which the task has a fire, or else the nearest.
+    If `text` is only a time of day, return the nearest such time with a fire of the task, or else the nearest one.
     """
     if text and (hour := time_of_day(text)) is not None:
         return _nearest(session, task, hour, now)
@@ -73,7 +73,7 @@ def _nearest(session: Session, task: Task, hour: tuple[int, int], now: datetime)
 
 
 def _newest(session: Session, task: Task, now: datetime) -> datetime:
-    """Return the newest time that was due; if none was, the next one."""
+    """Return the newest time that was due; if there is none, return the next one."""
     this_second = now.replace(microsecond=0)
     if is_self_paced(task.definition):
         return this_second

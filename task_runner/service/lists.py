@@ -1,6 +1,6 @@
 """Lists of tasks and previews of times, over a session of the store or over :mod:`task_runner.store.reading`.
 
-Commands use these functions while no daemon is running. Import nothing here that only a daemon needs.
+Commands use these functions while no daemon is running. Import nothing here that only a daemon uses.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import schedules_pb2 as wire
 
 LATENESS_OF = 100
-# A runner that starts together with its runtime records an outage until it retries, at most 2 s later.
+# A runner that starts together with its runtime records an outage until the runner retries, at most 2 s later.
 _STARTS_WITHIN = timedelta(seconds=15)
 _LATENESS_UP_TO = 100
 _MOST_PREVIEWED = 1000
@@ -30,7 +30,7 @@ def away(session: Any, now: datetime) -> str:
 
 
 def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
-    """Return the tasks that match the filters, by next fire time, without deleted ones. Raises InvalidInput."""
+    """Return the tasks that match the filters, by next fire time, without deleted tasks. Raises InvalidInput."""
     if request.state and request.state not in STATES:
         hint = f"one of {', '.join(sorted(STATES))}"
         raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)

@@ -37,11 +37,11 @@ from turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.v1.agent_runtime_pb2 import FireRequest
 
 _PREVIEW = 3
-_COMPARED = 7  # times before and after an edit; a week of a daily schedule shows the days without a fire
-_SCANNED_AT_ONCE = 10_000  # entries of the ledger, which take about two milliseconds
-_UNNAMED = "loop-00000000"  # replaces a name until the id is drawn
+_COMPARED = 7  # times before and after an edit: a week of a daily schedule, which shows the days without a fire
+_SCANNED_AT_ONCE = 10_000  # entries of the ledger; a scan of them takes about two milliseconds
+_UNNAMED = "loop-00000000"  # replaces the name until the id is drawn
 _DECISIONS_DEADLINE_S = 0.3
-_ON_GRANT = {"category", "read_only"}  # fields that may restrict a task
+_ON_GRANT = {"category", "read_only"}  # fields that can make a task more restricted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ class Service:
         return wire.ApplyTasksResponse(applied=applied)
 
     async def _unread(self, planned: Iterable[changes.Changed]) -> dict[str, list[str]]:
-        """Return, by task, warnings about their rules, and what new and changed ones give their graphs.
+        """Return, by task, warnings about the rules of new and changed tasks, and inputs that their graphs ignore.
 
         Tasks that differ only in their prompts are checked once. Raises InvalidInput, which names the task.
         """
@@ -239,12 +239,12 @@ class Service:
         return await self._change(lambda session: changes.reschedule(session, request.name, request.seconds, now))
 
     async def end_ephemeral(self) -> None:
-        """Delete ephemeral tasks when a daemon stops, and those of a killed daemon when the next starts."""
+        """Delete ephemeral tasks when a daemon stops, and those that a killed daemon left when the next one starts."""
         now = self._clock.now()
         self._record(await self._store.change(lambda session: changes.end_ephemeral(session, now)))
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
-        """Commit a manual fire. Raises InvalidInput for a value that its prompt or its graph does not take."""
+        """Commit a manual fire. Raises InvalidInput for a value that its prompt or its graph does not accept."""
         request_id = model.check_request_id(request.request_id or self._entropy.hex(12))
         now, asked = self._clock.now(), None
         if request.vars or request.prompt or request.payload_json or request.input_json:
@@ -374,7 +374,7 @@ class Service:
     async def _review_exceptions(self) -> None:
         """Have the runtime review calls allowed for a task, after the task is restricted or deleted.
 
-        If the runtime is not connected, it checks each call itself before it lets the call pass.
+        If the runtime is not connected, the runtime checks each call itself before it allows the call.
         """
         with suppress(TurnkeeperError):
             await self._runtime.review_exceptions(_DEADLINE_S)
@@ -476,15 +476,15 @@ def _fires_shown(session: Session, entries: Iterable[model.Fire]) -> list[wire.F
     return shown
 
 
-# Fields of a task, and of its fires, that its graph reads or that name its graph.
+# Fields of a task, and of its fires, that the graph reads or that name the graph.
 _GIVEN = ("prompt", "payload_json", "thread_id", *model.OF_GRAPH)
 _DEADLINE_S = 1.0
-_LOADING_S = 5.0  # a runtime that answers may first import the package of a model
+_LOADING_S = 5.0  # before it answers, a runtime may import the package of a model
 _KNOWN_FOR_S = 5.0
 
 
 class Names:
-    """A check of names against the runtime. Known categories are cached for a few seconds, unknown ones are not."""
+    """A check of names against the runtime. Known categories are cached for a few seconds; unknown ones are not."""
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
         self._runtime = runtime
@@ -538,7 +538,7 @@ def _unchecked(what: str) -> str:
     return f"agent-runtime does not answer: whether {what} exists was not checked; an unknown one stops the task later"
 
 
-# What the service requires of its callers.
+# The interface of the service's callers.
 RULES = Rules(
     peer="agent-runtime",
     reads=frozenset(
@@ -563,15 +563,15 @@ RULES = Rules(
         "EmitEvent": "request.name",
         "Tick": "",
     },
-    author_fields={"CreateTask": ("words",)},  # text that a person typed; a program's text is not read as a command
+    author_fields={"CreateTask": ("words",)},  # text that a person typed; a program's text is never a command
     reserved_fields={
         "CreateTask": ("spec.created_by", "fire_id"),
         "ApplyTasks": ("specs.created_by",),
         "EmitEvent": ("created_by", "fire_id", "channel", "thread_id"),
     },
-    daemon_fields={"EmitEvent": ("fire_id",)},  # of the fire whose result is delivered as an event
+    daemon_fields={"EmitEvent": ("fire_id",)},  # id of the fire whose result is delivered as an event
 )
-# Method of the contract: method of the service.
+# Maps each method of the contract to a method of the service.
 METHODS = {
     method.name: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name).lstrip("_")
     for method in wire.DESCRIPTOR.services_by_name["Schedules"].methods

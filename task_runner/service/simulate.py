@@ -1,8 +1,8 @@
 """Run the production planner on a virtual clock over a span of time, with declared outages. Pure.
 
-Each task starts the span with nothing open. The runner plans and sends without delay, and each turn succeeds after
-its given duration. While the runner is down, turns continue, and their outcomes arrive when it is back. A turn
-of a self-paced task requests no next wake, so `if_silent` decides.
+Each task starts the span without open fires. The runner plans and sends without delay, and each turn succeeds after its
+given duration. While the runner is down, turns continue, and their outcomes arrive when it is back. A turn of a
+self-paced task requests no next wake, so `if_silent` decides.
 
 `Simulate` simulates stored tasks for programs. The command line simulates in its own process, without limits.
 
@@ -112,7 +112,7 @@ class _Life:
         at, rounds = self._next(), 0
         while at is not None and (now := self.span.up(at)) < self.span.end:
             yield None
-            assert rounds <= self.task.definition.max_catch_up + _FEW, "each round of one moment ends something"
+            assert rounds <= self.task.definition.max_catch_up + _FEW, "every round for one instant settles something"
             yield from self._settle(now)
             snapshot = Snapshot(task=self.task, open=tuple(self._in_order()), tail=self.tail)
             lately, self.last_ended = Lately(ended_at=self.last_ended), None

@@ -185,7 +185,7 @@ def _at(at: datetime, kept: Schedule | None, now: datetime, *, declared_in: str)
     if kept is not None and kept.text == text:
         return kept
     if at <= now:
-        raise InvalidInput(f"{text} has passed", where="at", hint="give a future time, or run the task by hand")
+        raise InvalidInput(f"{text} has passed", where="at", hint="give a future time, or run the task manually")
     return Schedule(kind=ScheduleKind.AT, text=text, declared_in=declared_in)
 
 
@@ -296,9 +296,9 @@ def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
     """Add the fields of a self-paced task to a definition, if it is self-paced. Raises InvalidInput."""
     if not self_paced.is_self_paced(definition):
         if given := next((name for name in _ONLY_SELF_PACED if spec.HasField(name)), ""):  # type: ignore[arg-type]
-            raise InvalidInput("is only for a self-paced task", where=given, hint="leave it out, or use dynamic")
+            raise InvalidInput("is only for a self-paced task", where=given, hint="omit it, or use dynamic")
         if hourly := [key for key, _ in definition.budget if key in budgets.HOURLY]:
-            hint = "limit the turns of other tasks by their schedule, or by the day"
+            hint = "limit the turns of other tasks by their schedule, or by a daily limit"
             raise InvalidInput(f"{hourly[0]} is only for a self-paced task", where="budget", hint=hint)
         return definition
     if definition.thread_id == model.EACH_FIRE:
@@ -310,7 +310,7 @@ def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
         what = "a self-paced task never has two wakes at once"
         raise InvalidInput(what, where="overlap", hint="leave it out")
     if definition.exclude:
-        raise InvalidInput("a self-paced task names no times to exclude", where="exclude", hint="leave it out")
+        raise InvalidInput("a self-paced task has no scheduled times to exclude", where="exclude", hint="leave it out")
     first = parse_duration(spec.first, field="first") if spec.HasField("first") else self_paced.DEFAULT_DELAY
     if first > self_paced.LONGEST_DELAY:
         raise InvalidInput(f"must be at most {format_duration(self_paced.LONGEST_DELAY)}", where="first")
@@ -337,7 +337,7 @@ def _bounded(definition: Definition, spec: wire.TaskSpec, now: datetime, previou
         expires_at = definition.expires_at or last
         if expires_at > last:
             what = f"a task that an agent made lasts {format_duration(LONGEST_LIFE)}, until {rfc3339(last)}"
-            raise InvalidInput(what, where="expires_at", hint="give an earlier time, or leave it out")
+            raise InvalidInput(what, where="expires_at", hint="give an earlier time, or omit the time")
         definition = replace(definition, expires_at=expires_at)
     elif definition.expires_at is None:
         definition = replace(definition, expires_at=previous.expires_at)
@@ -379,7 +379,7 @@ def _with_event(definition: Definition, spec: wire.TaskSpec, now: datetime, prev
         return definition
     kind = definition.schedule.kind
     if kind not in _TOGETHER:
-        hint = "leave one out; on can be combined with cron, every and rrule"
+        hint = "omit one; on can be combined with cron, every and rrule"
         raise InvalidInput(f"cannot be combined with {kind}", where="on", hint=hint)
     event = check_event_name(spec.on)
     before = previous.on if previous is not None else None

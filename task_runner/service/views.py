@@ -19,14 +19,14 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _APPROVALS = "turnkeeper approvals list"
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})
-# The states of a task's fires, which tell more than `active`. The first match is shown.
+# States of a task's fires that are more specific than `active`. The first match is shown.
 _SHOWN = (
     (frozenset({Outcome.INTERRUPTED}), "interrupted"),
     (frozenset({Outcome.HELD}), "held"),
     (frozenset({Outcome.RUNNING}), "running"),
     (UNDER_WAY | {Outcome.PENDING, Outcome.WAITING}, "waiting"),
 )
-_COPIED = ("fire_id", "task_id", "reason", "count", "attempt", "turn_id", "entry_id")  # of a ledger entry
+_COPIED = ("fire_id", "task_id", "reason", "count", "attempt", "turn_id", "entry_id")  # the outcomes of ledger entries
 _TIMES = ("nominal_at", "due_at", "fired_at", "accepted_at", "started_at", "ended_at")
 STATES = frozenset({*(state.value for state in TaskState), *(shown for _, shown in _SHOWN)})
 

@@ -1,7 +1,7 @@
 """Keep the newest changes to tasks in memory, each with a cursor from which a reader can continue.
 
 No state is kept per reader, so slow readers cost nothing. If the change after a reader's cursor is gone, or the cursor
-is from an earlier run of the daemon, the reader is told to list again.
+is from an earlier run of the daemon, the stream tells the reader to list again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import InvalidInput
 
 MOST_KEPT = 1000
-REST_S = 0.25  # delay before a change is reported: too short to notice, and due fires are sent first
+REST_S = 0.25  # delay before the log reports a change: too short to notice, and due fires are sent first
 
 
 class Change(StrEnum):
@@ -101,7 +101,7 @@ class TaskChanges:
             incarnation, _, number = urlsafe_b64decode(cursor.encode()).decode("ascii").partition(" ")
             if incarnation.isalnum() and number.isdecimal() and len(number) < 19:
                 return int(number) if incarnation == self._incarnation and int(number) <= self.newest else None
-        raise InvalidInput(f"{cursor[:60]!r} is not a cursor", where="cursor", hint="pass the one that a change gave")
+        raise InvalidInput(f"{cursor[:60]!r} is not a cursor", where="cursor", hint="pass the cursor of a change")
 
 
 class WatchedLog(EventLog):

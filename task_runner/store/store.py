@@ -80,7 +80,7 @@ class Session:
         notify(self._connection, [""], TASKS)
 
     def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
-        """Lock the tasks of the fires that `find` returns. Return the fires as they are under the locks."""
+        """Lock the tasks of the fires that `find` returns. Return the fires, read under the locks."""
         found = find()
         if not self._locks:
             return found

@@ -51,11 +51,11 @@ class Tasks:
         )
 
     def ids_taken(self, ids: Collection[str]) -> set[str]:
-        """Return the ids that were ever given to a task, deleted ones included."""
+        """Return the ids that any task ever had, including those of deleted tasks."""
         return set(_IDS_TAKEN.values(self._connection, ids=listed(ids)))
 
     def names(self, ids: Collection[str]) -> dict[str, str]:
-        """Return the names of tasks by id, deleted ones included."""
+        """Return the names of tasks by id, including deleted tasks."""
         return {str(task_id): str(name) for task_id, name in _NAMES.rows(self._connection, ids=listed(ids))}
 
     def named(self, names: Collection[str]) -> dict[str, model.Task]:

@@ -197,7 +197,9 @@ def test_a_stop_by_the_budget_is_delivered_once_to_those_who_are_told_of_failure
         until(constellation, hook, "weather")
     assert [len(hook.about(name)) for name in ("news", "weather")] == [1, 1]
     told_first = constellation.command("turnkeeper", "task", "explain", "news").partition("\n")[0]
-    assert re.match(r"The budget of news stops it since .+ until you resume it .*: tokens_per_fire is 1, ", told_first)
+    assert re.match(
+        r"The budget of news stops it since .+ until you resume the task .*: tokens_per_fire is 1, ", told_first
+    )
     with serving(constellation.home) as web:
         web.log_in()
         assert "Stopped by a budget" in (page := web.ask("/ui/", cookie=web.cookie).body)

@@ -34,7 +34,7 @@ def test_a_run_that_leaves_nothing_in_the_conversation_names_a_command_that_tell
     done = constellation.attempt("task-runner", "run", "tidy", "--wait")
     assert done.returncode == 0, done.stderr
     assert "conversation show" not in done.stderr
-    (program, *words) = done.stderr.split("it wrote no message; what it did: ")[1].splitlines()[0].split()
+    (program, *words) = done.stderr.split("it wrote no message; its actions: ")[1].splitlines()[0].split()
     assert "status:     silent" in constellation.command(program, *words)
 
 

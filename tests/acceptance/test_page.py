@@ -173,7 +173,7 @@ def test_decisions_are_made_by_keys_one_at_a_time_and_for_what_was_shown_alone(
     card.get_by_role("button", name="Approve", exact=True).evaluate(
         "(button) => { button.form.elements.args_hash.value = '0'.repeat(64); button.click(); }"
     )
-    expect(page.get_by_role("alert")).to_contain_text("the arguments are not those that were shown")
+    expect(page.get_by_role("alert")).to_contain_text("the arguments differ from those that were shown")
     assert decision(constellation, stale) in {"", None}
 
 

@@ -132,7 +132,7 @@ def test_a_turn_that_asks_is_decided_by_what_was_shown(tk: client.Turnkeeper) ->
     (asked,) = turn.approvals
     assert (asked.tool, asked.args["text"], asked.status) == ("memory_put", "the pump was replaced", "pending")
     assert [one.interrupt_id for one in tk.list_approvals(thread_id=turn.thread_id)] == [asked.interrupt_id]
-    with pytest.raises(client.Conflict, match="not those that were shown"):
+    with pytest.raises(client.Conflict, match="differ from those that were shown"):
         tk.decide(replace(asked, args_hash="0" * 64), "approve")
     decided = tk.decide(asked, "reject", message="not now")
     assert (decided.decision, decided.message, decided.decided_by) == ("reject", "not now", "script/api")

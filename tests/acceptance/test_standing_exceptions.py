@@ -56,9 +56,9 @@ def test_one_approval_for_the_task_is_the_last_one(constellation: Constellation)
 
     constellation.command("task-runner", "edit", "errand", "--read-only")
     (ended,) = [one for one in read_events(constellation.home.logs) if one["event"] == "exception.ended"]
-    assert (ended["exception"], ended["reason"]) == (1, "its task only reads now")
+    assert (ended["exception"], ended["reason"]) == (1, "its task is now read-only")
     table = constellation.command("agent-runtime", "approvals", "exceptions", "list", "--all")
-    assert "its task only reads now" in table
+    assert "its task is now read-only" in table
     assert constellation.violations() == []
 
 

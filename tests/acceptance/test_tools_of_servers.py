@@ -100,7 +100,7 @@ def test_from_the_first_look_to_a_tool_that_asks_nothing(
     fire(at_work, model, NOTE, Reply(text="noted"))
     at_work.until_outcome("errand", "interrupted")
     (ended,) = at_work.ask("agent-runtime", "approvals", "exceptions", "list", "--all")
-    assert "runs other code or holds other values now" in ended["ended_why"]
+    assert "now has other code or other values" in ended["ended_why"]
     (asked,) = at_work.ask("agent-runtime", "approvals", "list")
     at_work.command("agent-runtime", "approvals", "approve", asked["interrupt_id"])
     at_work.until_outcome("errand", "succeeded", 5)

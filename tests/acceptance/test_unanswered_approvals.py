@@ -41,7 +41,7 @@ def test_an_approval_ends_and_the_fire_behind_it_goes_on(constellation: Constell
     assert "in " in listed
     assert "expires" in constellation.command("agent-runtime", "approvals", "show", pending["interrupt_id"])
     explained = constellation.ask("task-runner", "explain", "errand")
-    assert "Its request expires 10s after it was asked, if no one answers." in explained["lines"]
+    assert "Its request expires 10s after it was made, if no one answers." in explained["lines"]
     constellation.create("other", "--in", "1s", "--thread", "shared")
     (held,) = constellation.until_outcome("other", "held")
 
@@ -80,7 +80,7 @@ def test_what_came_due_meanwhile_is_for_catch_up_and_explain_says_why(constellat
     explained = constellation.ask("task-runner", "explain", "errand", "--at", after["first_nominal_at"])
     (told,) = [line for line in explained["lines"] if line.startswith("It came due while")]
     assert told.startswith(f"It came due while {first['fire_id']} waited for its author, until ")
-    assert told.endswith(f"{EXPIRED} 6s; catch-up run-once decided about it after that.")
+    assert told.endswith(f"{EXPIRED} 6s; catch-up run-once then decided about it.")
 
 
 def entry(constellation: Constellation, fire_id: str) -> dict[str, Any]:

@@ -140,8 +140,8 @@ def test_a_hostile_name_stays_data(constellation: Constellation, scans: Path) ->
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (("scans", "{home}"), "is or holds Turnkeeper's home"),
-        (("scans", "/"), "is or holds Turnkeeper's home"),
+        (("scans", "{home}"), "is or contains Turnkeeper's home"),
+        (("scans", "/"), "is or contains Turnkeeper's home"),
         (("scans", "{tmp}/none"), "is not a folder"),
         (("../x", "{tmp}"), "is not a folder's name"),
         (("scans", "{tmp}", "--event", "task.succeeded"), "is reserved"),

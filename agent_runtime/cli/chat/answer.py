@@ -30,7 +30,7 @@ HELP = (
     "anything else is said to the agent (say … if it looks like one of these)"
 )
 REFUSED = "not done: "
-LONGEST_SHOWN = 2000  # characters of a proposal in a conversation; an ellipsis stands for the rest
+LONGEST_SHOWN = 2000  # characters of a proposal in a conversation; an ellipsis replaces the rest
 _VERBS: dict[str, Does] = {
     "a": "approve",
     "approve": "approve",
@@ -52,7 +52,7 @@ _UNDECIDED: dict[Kind, str] = {"interrupt": "pending", "candidate": "candidate",
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A pending question, call or proposal as it was shown: a decision is bound to this state."""
+    """A pending question, call or proposal as it was shown. A decision is bound to this state."""
 
     kind: Kind
     row: Row
@@ -92,9 +92,9 @@ class Command:
     Attributes:
         does: the action; `problem` if the line is not valid.
         item: the subject; for a deviation, approve accepts the finding and reject keeps the page.
-        text: the reason, the answer, the arguments, the message, or the problem; empty for approve. For approval for
-            the task, the arguments that may have any value.
-        keep: the message does not end a self-paced loop of its thread.
+        text: the reason, the answer, the arguments, the message, or the problem; empty for approve. For an approval for
+            the task, this is the arguments that may have any value.
+        keep: True if the message does not end a self-paced loop of its thread.
     """
 
     does: Does
@@ -117,7 +117,7 @@ class Waiting:
                 self.put(Item(kind=kind, row=row), waits=row.get("status", row.get("lifecycle")) == undecided)
 
     def put(self, item: Item, *, waits: bool) -> None:
-        """Add an item that waits, or remove one that no longer waits."""
+        """Add an item that waits, or remove an item that no longer waits."""
         number = self.numbers.get(item.id)
         if not waits:
             self._items.pop(number or 0, None)
@@ -144,7 +144,7 @@ def parse(line: str, waiting: Waiting) -> Command:
     """Parse a line. Pure.
 
     >>> parse("r 7 too long", Waiting()).text, parse("read it again", Waiting()).does
-    ('nothing waits under 7; w shows what does', 'say')
+    ('no item 7 waits; w lists the waiting items', 'say')
     """
     line = line.strip()
     verb, _, rest = line.partition(" ")
@@ -159,14 +159,14 @@ def parse(line: str, waiting: Waiting) -> Command:
         return Command(does="say", text=line)
     item = waiting.get(int(number[:9]))
     if item is None:
-        return Command(does="problem", text=f"nothing waits under {number[:9]}; w shows what does")
+        return Command(does="problem", text=f"no item {number[:9]} waits; w lists the waiting items")
     return _checked(_VERBS[verb], item, text.strip(), waiting.proposed(item))
 
 
 def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Command:
     problem = ""
     if does == "approve" and text and not item.is_plain:
-        problem = "not approved: nothing may follow an approval"
+        problem = "not approved: no text may follow an approval"
     elif does == "approve" and proposed is not None and proposed.cut:
         problem = f"only its beginning was shown; all of it: turnkeeper candidates show {proposed.id}, or triage"
     elif does == "for_task":
@@ -180,7 +180,7 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
     elif does in {"approve", "reject", "answer"} and item.is_plain:
         problem = _not_taken(text if does == "answer" else does, item)
     if does == "approve" and item.is_plain and text:
-        problem = problem or "nothing may follow an approval; t answers with text"
+        problem = problem or "no text may follow an approval; t answers with text"
     return Command(does="problem", text=problem) if problem else Command(does=does, item=item, text=text)
 
 
@@ -196,7 +196,7 @@ def _for_task_problem(item: Item, text: str) -> str:
     if item.kind == "interrupt" and can_stand(item.row):
         odd = [name for name in text.split() if name not in item.row["args"]]
         what = f"not approved: the call has no argument {clipped(odd[0], 40)}" if odd else ""
-        return f"{what}; f alone keeps all as they are" if odd else ""
+        return f"{what}; f alone keeps all arguments unchanged" if odd else ""
     once = item.row.get("once_only", "")
     told = f"this call can only be approved once: {once}" if once else "only a task's call can be approved for its task"
     return f"{told}; a approves it"
@@ -216,7 +216,7 @@ def _edit_problem(item: Item, text: str) -> str:
 def perform(
     command: Command, channel: str, request_id: str, change: Callable[[Any], Any], *, thread_id: str = ""
 ) -> str:
-    """Carry a command out; return one line about the result.
+    """Carry out a command; return one line about the result.
 
     Args:
         command: approve, reject, edit, answer or say.
@@ -251,7 +251,7 @@ def told_sent(sent: wire.SendMessageResponse, text: str) -> str:
         said = next(map(option_text, question_of(row).picked(text)), clipped(text, 60))
         more = f"; {left - 1} more for you to decide there" if left > 1 else ""
         return f"answers “{clipped(asked(row), 100)}” with “{said}”; {sent.answers.turn_id} continues with it{more}"
-    waits = f"; begins after you decide what waits there ({left}): turnkeeper triage" if left else ""
+    waits = f"; begins after you decide the {left} that wait there: turnkeeper triage" if left else ""
     return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{waits}"
 
 
@@ -274,7 +274,7 @@ def _resolve(command: Command, item: Item, change: Callable[[Any], Any]) -> str:
         any_value=command.text.split() if command.does == "for_task" else (),
         message=command.text if command.does in {"reject", "answer"} and not as_json else "",
         args_json=command.text if as_json else "",
-        args_hash=item.row["args_hash"],  # of the arguments shown
+        args_hash=item.row["args_hash"],  # characters of the arguments that are shown
     )
     done = change(request)
     if command.does == "for_task":
@@ -308,7 +308,7 @@ _DONE = {
 def triage(
     channel: Annotated[str, typer.Argument(help="Only this channel.", autocompletion=complete_channel)] = "",
 ) -> None:
-    """Go through what waits for you, one by one: questions, tool calls, proposals and contradictions.
+    """Go through the items that wait for you, one by one: questions, tool calls, proposals and contradictions.
 
     Example: turnkeeper triage general
     """
@@ -319,7 +319,7 @@ def triage(
         _show(turn, item)
         said = _ask(waiting, item)
         if said is None:
-            note(f"{done} decided; the rest waits")
+            note(f"{done} decided; the other items wait")
             return
         if said.item is None:
             continue
@@ -330,17 +330,17 @@ def triage(
             )
         note(came)
         if said.item.kind == "interrupt" and not came.startswith(REFUSED):
-            note(f"what it answers: turnkeeper turns show {turn.turn_id}")
+            note(f"its answer: turnkeeper turns show {turn.turn_id}")
         if came.startswith(REFUSED):
             if sys.stdin.isatty():
-                seen.discard(item.id)  # it will be asked again; the next line of a pipe answers the next item
+                seen.discard(item.id)  # the graph will ask it again; the next line of a pipe answers the next item
             else:
                 note("it stays open")
         else:
             done += 1
             going |= {turn.turn_id} if item.kind == "interrupt" else set()
     left = sum(1 for _ in _waiting(channel))
-    note(f"{done} decided, {left} left" if done or left else "nothing waits for you")
+    note(f"{done} decided, {left} left" if done or left else "no item waits for you")
 
 
 def _next(channel: str, seen: Collection[str], going: set[str]) -> tuple[wire.ConversationTurn, Waiting, Item] | None:
@@ -415,8 +415,8 @@ def _ways_of(item: Item) -> str:
 def typed(line: str, waiting: Waiting, item: Item) -> Command | None:
     """Parse a line as the decision on the only item, whose number is 1; None to leave. Pure.
 
-    Letters and whole words are equivalent. A plain question accepts any line as its answer; the number or the name of
-    an option selects that option.
+    A letter and its whole word are equivalent. A plain question accepts any line as its answer; the number or the name
+    of an option selects that option.
     """
     line = line.strip()
     verb, _, rest = line.partition(" ")

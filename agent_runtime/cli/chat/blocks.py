@@ -1,4 +1,4 @@
-"""Blocks of a terminal that escape, narrow or shorten what they hold."""
+"""Blocks of a terminal that escape, narrow or shorten their contents."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +28,7 @@ class Safe:
 
 def markdown(text: str) -> RenderableType:
     """Return Markdown text as blocks for a terminal."""
-    # Show links with their address: a reader cannot see the target of a terminal's link.
+    # Show links with their addresses, because a reader cannot see the target of a terminal's link.
     return AtMost(Markdown(texts.broken(prose(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
 
 

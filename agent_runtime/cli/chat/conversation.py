@@ -42,7 +42,7 @@ _COLUMNS = columns(
 @app.command("list")
 @listing(_COLUMNS, "channel")
 def list_(**page: Any) -> Listed:
-    """List the channels that have a conversation, and the number of pending decisions in each.
+    """List the channels that have a conversation, and the number of pending decisions in each channel.
 
     Example: turnkeeper conversation list
     """
@@ -63,7 +63,7 @@ def show(
 ) -> None:
     """Show the conversation of a channel, or of a thread, oldest turn first: triggers, messages, calls and proposals.
 
-    If a turn waits for you, the command that answers it is shown. `-o wide` shows the results of tools in full.
+    If a turn waits for you, the command that answers the turn is shown. `-o wide` shows the results of tools in full.
 
     Example: turnkeeper conversation show general --follow
     """
@@ -96,10 +96,10 @@ def _print_page(found: wire.Conversation, output: Output, *, older: bool) -> Non
     else:
         show_rows([to_json(turn) for turn in turns], (), output, name_key="turn_id")
     if not turns:
-        note("no turns before these" if older else "no turn has begun here yet")
+        note("there are no turns before these" if older else "no turn has begun here yet")
     if found.next_cursor:
         which = "" if older else "the newest "
-        note(f"{which}{len(turns)} of {found.total} turns; those before them: --cursor {found.next_cursor}")
+        note(f"{which}{len(turns)} of {found.total} turns; for earlier turns: --cursor {found.next_cursor}")
 
 
 def follow_channel(channel: str, limit: int, output: Output, thread: str = "") -> None:
@@ -165,8 +165,8 @@ def send(
     """Send a message into a channel's conversation.
 
     The message continues the thread of the channel's newest turn, so the agent knows its history; --new begins a new
-    thread, and --thread continues another one. A channel that does not exist begins with the message. If its name may
-    be a misspelling of another channel, the command asks first, or without a terminal suggests the other name.
+    thread, and --thread continues another thread. A channel that does not exist begins with the message. If its name
+    may be a misspelling of another channel, the command asks first, or without a terminal suggests the other name.
 
     Text that begins with /loop is about loops: /loop 15m PROMPT makes a loop in this conversation; /loop list; /loop
     stop. //loop is sent as /loop. Text from standard input is always a message.
@@ -216,7 +216,7 @@ def _check_answer(sent: wire.SendMessageResponse) -> None:
     clock = SystemClock()
     until = clock.monotonic() + ANSWER_S
     while change(wire.GetTurnRequest(turn_id=sent.turn_id)).turn_id == sent.turn_id:
-        if clock.monotonic() > until:  # not taken yet
+        if clock.monotonic() > until:  # the graph has not received the message yet
             return
         clock.block(LOOK_S)
     row = to_json(sent.answers) | {"decision": "answer"}
@@ -225,19 +225,19 @@ def _check_answer(sent: wire.SendMessageResponse) -> None:
 
 
 def _tell_sent(sent: wire.SendMessageResponse, text: str, *, chosen: bool) -> None:
-    other = "; --new begins a new one" if sent.continues and not (chosen or sent.pending_interrupts) else ""
+    other = "; --new begins a new thread" if sent.continues and not (chosen or sent.pending_interrupts) else ""
     note(f"{told_sent(sent, text)}{other}")
     if sent.HasField("answers"):
         _check_answer(sent)
-        note(f"read on: turnkeeper turns show {sent.answers.turn_id}")
+        note(f"for the rest: turnkeeper turns show {sent.answers.turn_id}")
     if sent.takes_over:
-        note(f"{sent.takes_over}, a self-paced loop on this thread, ends by this message")
+        note(f"{sent.takes_over}, a self-paced loop on this thread, ends because of this message")
     if sent.beside:
         note(f"{sent.beside} continues; to take it over, write into its own thread: --thread {sent.beside}")
 
 
 def _read_loop(text: str) -> tuple[str, Any]:
-    """Return the text as a message, with its order about loops, or None if the text has no order."""
+    """Return the text as a message, with its order about loops, or None if the text contains no order."""
     if not text.lstrip().startswith(("/loop", "//loop")):
         return text, None
     loops = import_module(_LOOPS)
@@ -275,7 +275,7 @@ def _check_channel(channel: str) -> None:
 
 
 def _json_of(text: str) -> str:
-    """Return an option's JSON, read from a file if it names one."""
+    """Return an option's JSON; read it from a file if the option names one."""
     if not text.startswith("@"):
         return text
     try:

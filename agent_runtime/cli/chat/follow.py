@@ -59,21 +59,21 @@ class Following:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop following; return when the thread has ended."""
+        """Stop following; return after the thread has ended."""
         self._over.set()
         if (caller := self._caller) is not None:
             caller.close()
         self._thread.join()
 
     def next(self, timeout_s: float | None = None) -> Event | None:
-        """Return the next event; None if there was none in time."""
+        """Return the next event; None if no event arrived in time."""
         try:
             return self._waiting.get(timeout_s != 0.0, timeout_s)
         except queue.Empty:
             return None
 
     def show(self, view: View, timeout_s: float) -> bool:
-        """Show the next event; return True if there was one in time. Raises the errors of the runtime."""
+        """Show the next event; return True if an event arrived in time. Raises the errors of the runtime."""
         event = self.next(timeout_s)
         if isinstance(event, TurnkeeperError):
             raise event
@@ -91,7 +91,7 @@ class Following:
                 try:
                     self._waiting.put(event, timeout=AGAIN_S)
                 except queue.Full:
-                    continue  # the reader is slow: the runtime sends nothing more until it has caught up
+                    continue  # the reader is slow, so the runtime sends no more until it has caught up
                 break
             if self._on_event is not None and not self._over.is_set():
                 self._on_event()
@@ -144,7 +144,7 @@ class Typed:
 
     def __init__(self) -> None:
         self.text = ""
-        self.ended = False  # set by Ctrl-D on an empty line
+        self.ended = False  # Ctrl-D on an empty line sets this
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._sequence = ""
 
@@ -217,7 +217,7 @@ def read_keys(descriptor: int) -> bytes:
 
 def follow_on_terminal(channel: str, *, limit: int, wide: bool, thread_id: str = "") -> None:
     """Follow until the author leaves. Raises the errors of the runtime."""
-    typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not in a background job
+    typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # a background job has no keyboard
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # restores the terminal also after SIGTERM
     screen = Screen(console(), wide=wide, typing=typing)
     with ExitStack() as stack:
@@ -249,7 +249,7 @@ class Dialogue:
         self._screen = screen
         self._following = following
         self._typed = Typed()
-        self._unsent: Command | None = None  # a message that would end a loop, until the author confirms it
+        self._unsent: Command | None = None  # a message that would end a loop, until the author confirms the message
 
     def run(self, keyboard: int | None, news: int) -> None:
         """Show events and carry out lines until the author leaves; `news` and `keyboard` are descriptors to poll."""
@@ -282,11 +282,11 @@ class Dialogue:
         if command.does == "help":
             self._screen.print(HELP)
         elif command.does == "list":
-            self._screen.print("\n".join(self._screen.waiting.lines()) or "nothing waits for you")
+            self._screen.print("\n".join(self._screen.waiting.lines()) or "no item waits for you")
         elif command.does in {"problem", "nothing"}:
             self._screen.tell(command.text)
         elif command is not self._unsent and command.does == "say" and (loop := self._ends(command)):
-            self._screen.tell(f"{loop} ends by this. Enter: send; n: send, the loop continues")
+            self._screen.tell(f"{loop} ends because of this message. Enter: send; n: send, the loop continues")
         else:
             self._unsent = None
             said = (self._channel, SystemEntropy().hex(32), change_in_conversation)
@@ -306,7 +306,7 @@ class Dialogue:
         return loop
 
     def _decided(self, line: str) -> Command | None:
-        """Return the unsent message with the author's choice about the loop, or None if the line is another."""
+        """Return the unsent message with the author's choice about the loop, or None for any other line."""
         if self._unsent is None or line.strip() not in {"", "y", "n"}:
             self._unsent = None
         elif line.strip() == "n":

@@ -1,4 +1,4 @@
-"""The command `/loop` in conversations: lines about loops, carried out by the runner, and the loops of a channel.
+"""The command `/loop` in conversations: lines about loops, which the runner carries out, and the loops of a channel.
 
 Only text that an author types is parsed: the text of `send`, and the prompt of `conversation show --follow`. Text from
 agents, tools, other programs and pipes is always a message, even if it begins with /loop.
@@ -42,7 +42,7 @@ def held_tasks(channel: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """An order about loops: make a loop from these words, list loops, stop one or all, or show help."""
+    """An order about loops: make a loop from these words, list loops, stop one loop or all, or show help."""
 
     does: Literal["make", "list", "stop", "help"]
     text: str = ""
@@ -78,7 +78,7 @@ def message_of(line: str) -> str:
 def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = False, surface: str = "cli") -> list[str]:
     """Carry out an order; return lines about the result.
 
-    A loop belongs to the conversation in which it is made: its turns continue that thread. Raises TurnkeeperError.
+    A loop belongs to the conversation in which it is made, so its turns continue that thread. Raises TurnkeeperError.
     """
     if order.does == "help":
         return [HELP]
@@ -93,7 +93,7 @@ def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = Fa
 
 
 def _thread_of(channel: str) -> str:
-    """Return the thread of a channel's conversation; empty if there is none yet."""
+    """Return the thread of a channel's conversation; empty if the channel has no thread yet."""
     look = change(wire.SendMessageRequest(channel=channel, look=True))
     return str(look.thread_id) if look.continues else ""
 
@@ -160,7 +160,7 @@ class LoopPoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop polling; return when the thread has ended."""
+        """Stop polling; return after the thread has ended."""
         self._over.set()
         self._thread.join()
 
@@ -177,7 +177,7 @@ class LoopPoller:
         try:
             loops = loops_of(caller, self._channel, deadline_s=REFRESH_S)
         except TurnkeeperError:
-            return []  # a conversation works without the runner; `turnkeeper status` reports that it is away
+            return []  # a conversation works without the runner; `turnkeeper status` reports that the runner is down
         now = SystemClock().now()
         lines = [line_of(loop, now) for loop in loops]
         more = [f"and {len(lines) - MOST_SHOWN} more: /loop list"] if len(lines) > MOST_SHOWN else []

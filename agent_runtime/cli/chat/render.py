@@ -29,7 +29,7 @@ from turnkeeper.rpc.forms import Request, can_stand, option_text, question_of, r
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
-MOST_KNOWN = 2000  # turns for which the shown part is remembered
+MOST_KNOWN = 2000  # turns whose shown part is remembered
 Kind = Literal["begun", "message", "candidate", "deviation", "interrupt", "ended"]
 _LISTS: tuple[Kind, ...] = ("candidate", "deviation", "interrupt")  # lists of a turn, in display order
 
@@ -60,10 +60,10 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The part of a turn that a reader was shown.
+    """The part of a turn that a reader has seen.
 
     Attributes:
-        status: the turn's status; empty if nothing was shown.
+        status: the turn's status; empty if no part was shown.
         states: the shown states of its candidates, deviations and interrupts, by id.
     """
 
@@ -87,11 +87,11 @@ def changes_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[
             asked_at = change.subject.created_at.ToNanoseconds()
             said = (one for one in found[begin:] if one.kind == "message")
             before = [one for one in said if one.message.at.ToNanoseconds() <= asked_at]
-            found.insert(begin + len(before) + answered, change)  # its outcome follows it
+            found.insert(begin + len(before) + answered, change)  # its outcome follows the message
             answered += 1
         else:
             found.append(change)
-    # A turn that waits has just shown its question, and the heading of a turn shown whole includes its outcome.
+    # A waiting turn has just shown its question, and the heading of a wholly shown turn includes its outcome.
     if known.status not in {"", turn.status} and turn.status not in {"interrupted", "running"}:
         found.append(Change(kind="ended", turn=turn))
     return found
@@ -116,13 +116,13 @@ def _states(turn: wire.ConversationTurn) -> list[tuple[Kind, int, str, str]]:
 
 
 def _asked_state(one: wire.Interrupt) -> str:
-    """Return the state of an approval; a reminder changes it, so that the approval is shown again."""
+    """Return the state of an approval. A reminder changes the state, so that the approval is shown again."""
     reminded = " reminded" if one.HasField("reminded_at") else ""
     return one.decision or f"{one.status}{reminded}"
 
 
 class Shown:
-    """A record of the part of the newest turns that a reader was shown."""
+    """A record of the parts of the newest turns that a reader has seen."""
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
@@ -136,7 +136,7 @@ class Shown:
         return found
 
     def is_open(self, turn_id: str) -> bool:
-        """Return True if a turn was shown and is not over."""
+        """Return True if a turn was shown and has not ended."""
         known = self._known.get(turn_id)
         return known is not None and known.status not in ENDED
 
@@ -164,10 +164,10 @@ class Card:
     Attributes:
         does: the turn's action: proposes, contradicts, asks you.
         kind: the kind of proposal, contradiction or question.
-        commands: the commands that decide it, with labels.
+        commands: the commands that decide the item, with labels.
         body: Markdown; a terminal shows its beginning, a pipe shows it only in wide output.
-        args: all arguments of a call: an approval is bound to them.
-        number: its number for answers at the prompt; None if there is no prompt.
+        args: all arguments of a call, because an approval is bound to them.
+        number: the item's number for answers at the prompt; None if there is no prompt.
     """
 
     does: str
@@ -184,7 +184,7 @@ class Card:
 
     @property
     def heading(self) -> str:
-        """Its kind, its number and its id."""
+        """The item's kind, its number and its id."""
         at = f" [{self.number}]" if self.number is not None else ""
         return f"{self.does}{at} · {self.kind} · {self.id}"
 
@@ -223,7 +223,7 @@ def cause(turn: wire.ConversationTurn) -> str:
 
 
 def standing(turn: wire.ConversationTurn) -> str:
-    """Describe the state of a turn, what it waits for, and its duration."""
+    """Describe the state of a turn, its open questions, and its duration."""
     if turn.status == "interrupted":
         return in_words(turn.status)
     if turn.status == "paused":
@@ -332,7 +332,7 @@ _WHILE_IT_WAITS = (("reminded", "reminded_at"), ("alerted", "escalated_at"), ("e
 
 
 def _waits(row: Row) -> Pairs:
-    """Return when the author was reminded of an approval, and how long he has left."""
+    """Return when the author was reminded of an approval, and how much time is left."""
     found = [(label, shown(row[key])) for label, key in _WHILE_IT_WAITS if row[key]]
     return [
         (label, f"{at} ({rows.left(row, SystemClock().now())})" if label == "expires" else at) for label, at in found
@@ -398,7 +398,7 @@ _WAITING = {"candidate": _candidate, "deviation": _deviation, "interrupt": _inte
 
 
 def tool_call(layout: "Layout", name: str, args_json: str, *, state: str = "") -> RenderableType:
-    """Render a tool call; an unrecorded call has the state done, failed or running."""
+    """Render a tool call; a call without a record has the state done, failed or running."""
     text = f"{name}({args_json})" if layout.wide else rows.call_text(name, parsed(args_json))
     return layout.folded(_MARKS.get(state, ("→", "cyan")), text)
 
@@ -448,7 +448,7 @@ class Lines:
 
 
 def hung(line: Text, out: Console) -> Text:
-    """Break a line at words for a terminal; indent continuation lines to the start of its text."""
+    """Break a line at words for a terminal; indent continuation lines to the start of the line's text."""
     margin = MARGIN
     if not out.is_terminal or out.width <= 2 * margin or line.cell_len <= out.width:
         return line

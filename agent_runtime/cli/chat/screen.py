@@ -1,8 +1,8 @@
 """Three views of a growing conversation: `Screen` on a terminal, `LineView` in a pipe, `JsonView` for programs.
 
 `Screen` prints finished output once, into the scrollback. Below it, a region of a few lines is redrawn at each change
-and never scrolls. It shows the end of the text that agents are writing, running calls, a message to the reader, and the
-author's input.
+and never scrolls. The region shows the end of the text that agents are writing, running calls, a message to the reader,
+and the author's input.
 """
 
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class LineView:
         self._layout = drawn.Lines(width=out.width, wide=wide)
         self._shown = drawn.Shown()
         self._turn = ""  # the turn whose lines were printed last
-        self._open = ""  # the turn with an unfinished line
+        self._open = ""  # the turn that has an unfinished line
         self._speeches: dict[str, _Speech] = {}
 
     def take(self, turn: wire.ConversationTurn) -> None:
@@ -121,7 +121,7 @@ class LineView:
             self._out.print(drawn.hung(reported(self._layout, one), self._out), soft_wrap=True)
         if before.message != speech.message:
             before.message, before.text = speech.message, ""
-        # One turn is shown while it writes: text of other turns is printed after it is recorded.
+        # One turn is shown while it writes; text of other turns is printed after it is recorded.
         if speech.text and speech.offset == len(before.text) and self._open in {"", turn_id}:
             self._piece(turn_id, speech.text)
             before.text += speech.text

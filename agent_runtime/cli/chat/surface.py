@@ -11,7 +11,7 @@ SURFACE = Surface(
         ),
         "triage": Later(
             "agent_runtime.cli.chat.answer:triage",
-            "Go through what waits for you, one by one: questions, tool calls, proposals and contradictions.",
+            "Go through the items that wait for you, one by one: questions, tool calls, proposals and contradictions.",
             Panel.TALK,
         ),
         "conversation": Later(

@@ -173,7 +173,7 @@ def _tier_and_owner(tier: str, channel: str, thread: str) -> tuple[str, str]:
 
 
 def _place_of(tier: str, channel: str, thread: str, key: str = "") -> tuple[str, str]:
-    """Return the tier and owner that the options name, or else those of the only entry with a key.
+    """Return the tier and owner that the options name, or else those of the only entry with the key.
 
     Raises InvalidInput or NotFound.
     """
@@ -189,7 +189,7 @@ def _place_of(tier: str, channel: str, thread: str, key: str = "") -> tuple[str,
 
 
 def _place_of_only(key: str) -> tuple[str, str]:
-    """Return the tier and owner of the only entry with this key, or else the only one whose key begins with it.
+    """Return the tier and owner of the only entry with this key, or else of the only entry whose key begins with it.
 
     Raises InvalidInput or NotFound.
     """
@@ -217,7 +217,7 @@ def _show(row: Row, output: Output) -> None:
 
 
 def named(ask: Ask, request: Any, **how: str) -> Any:
-    """Send a request about a page or a memory entry, which may be named by the beginning of its name.
+    """Send a request about a page or a memory entry, which the request may name by the beginning of its name.
 
     Raises NotFound with suggestions, or Conflict if several names have this beginning.
     """

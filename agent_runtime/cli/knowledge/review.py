@@ -18,15 +18,15 @@ from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = App("Changes that agents propose to the workspace; nothing there changes until you accept one.")
-deviations_app = App("Contradictions between a page of yours and something else; only you close one.")
-revalidation_app = App("Pages to check again because something they are derived from has changed.")
+app = App("Changes that agents propose to the workspace; the workspace changes only when you accept one.")
+deviations_app = App("Contradictions between one of your pages and another statement; only you close one.")
+revalidation_app = App("Pages to check again, because one of their sources has changed.")
 CandidateId = Annotated[str, typer.Argument(metavar="ID", help="The candidate's id, or the beginning of it.")]
 DeviationId = Annotated[str, typer.Argument(metavar="ID", help="The deviation's id, or the beginning of it.")]
 OfChannel = Annotated[
-    str, typer.Option("--channel", help="Show only those of this channel.", autocompletion=complete_channel)
+    str, typer.Option("--channel", help="Show only the items of this channel.", autocompletion=complete_channel)
 ]
-AlsoDecided = Annotated[bool, typer.Option("--all", help="Also show decided ones.")]
+AlsoDecided = Annotated[bool, typer.Option("--all", help="Also show decided items.")]
 Note = Annotated[str, typer.Option("--note", help="A note to store with the decision.")]
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -180,7 +180,7 @@ def show_deviation(deviation: DeviationId, output: OutputOption = Output.TABLE) 
 @deviations_app.command("resolve")
 def resolve(
     deviation: DeviationId,
-    keep_canonical: Annotated[bool, typer.Option(help="Keep the page as it is.")] = False,
+    keep_canonical: Annotated[bool, typer.Option(help="Keep the page unchanged.")] = False,
     accept: Annotated[
         bool, typer.Option(help="The finding is right; also accept the candidate of the deviation, if any.")
     ] = False,
@@ -189,7 +189,7 @@ def resolve(
 ) -> None:
     """Close a deviation. Agents record deviations but cannot close them.
 
-    If no candidate belongs to the deviation, accepting it changes no page: write the page yourself.
+    If no candidate belongs to the deviation, accepting it changes no page, so write the page yourself.
 
     Example: turnkeeper deviations resolve d-3f2a --keep-canonical --note "the source is out of date"
     """
@@ -200,7 +200,7 @@ def resolve(
     row = to_json(change(request))
     _show_deviation(row, output)
     if accept and not row["candidate_id"] and output in FOR_PEOPLE:
-        note(f"this changes no page; to write it: turnkeeper workspace put {row['page_id']} --file FILE")
+        note(f"this changes no page; to write the page: turnkeeper workspace put {row['page_id']} --file FILE")
 
 
 def _deviation(given: str, ask: Ask) -> Row:
@@ -226,7 +226,7 @@ def list_revalidation(
     status: terminal.StatusOption = "",
     **cut: Any,
 ) -> Listed:
-    """List the pages that wait for comparison with a changed source; pages that have waited longest come first.
+    """List the pages that wait for comparison with a changed source; the longest waiting pages come first.
 
     A task of the category re-validation-walk works through this queue.
 

@@ -1,21 +1,21 @@
-"""The commands of `turnkeeper` for pages, proposals to change them, and memory; the offline model's work on them."""
+"""The commands of `turnkeeper` for pages, proposals to change them, and memory; the offline model's work on these."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
 _COMMANDS = {
     "candidates": Later(
         "agent_runtime.cli.knowledge.review:app",
-        "Changes that agents propose to the workspace; nothing there changes until you accept one.",
+        "Changes that agents propose to the workspace; the workspace changes only when you accept one.",
         Panel.TALK,
     ),
     "deviations": Later(
         "agent_runtime.cli.knowledge.review:deviations_app",
-        "Contradictions between a page of yours and something else; only you close one.",
+        "Contradictions between one of your pages and another statement; only you close one.",
         Panel.TALK,
     ),
     "revalidation": Later(
         "agent_runtime.cli.knowledge.review:revalidation_app",
-        "Pages to check again because something they are derived from has changed.",
+        "Pages to check again, because one of their sources has changed.",
         Panel.TALK,
     ),
     "workspace": Later(

@@ -39,7 +39,7 @@ _ATTACHMENTS = columns("NAME TYPE=content_type #BYTES=size ADDED=added_at ORIGIN
 def attach(
     page: OfPage,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="At most 2 MiB.")],
-    name: Annotated[str, typer.Option(help="The attachment's name; by default the file's name.")] = "",
+    name: Annotated[str, typer.Option(help="The attachment's name; default the file's name.")] = "",
     content_type: Annotated[
         str, typer.Option("--type", help="A content type such as text/csv; by default it follows from the file's name.")
     ] = "",
@@ -114,7 +114,7 @@ def _is_text(data: bytes) -> bool:
 
 
 MOST_FILES = 20_000
-LARGEST_FILE = LARGEST_BODY + 16 * 1024  # space for the front matter
+LARGEST_FILE = LARGEST_BODY + 16 * 1024  # additional bytes for the front matter
 _SUFFIXES = (".md", ".markdown")
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^(title|tags|sources)[ \t]*:[ \t]*(.*)$(?:\n((?:[ \t]*-[ \t].*(?:\n|\Z))+))?", re.MULTILINE)
@@ -123,11 +123,11 @@ _PART = re.compile(r"""\s*(?:"[^"]*"|'[^']*')\s*(?=,|\Z)|[^,]+""")
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A file that is converted to a page.
+    """A file that becomes a page.
 
     Attributes:
         path: the path relative to the folder.
-        page_id: made from the path: `notes/Garden plan.md` becomes `notes-garden-plan`.
+        page_id: the id made from the path: `notes/Garden plan.md` becomes `notes-garden-plan`.
         title: from the front matter, else the first heading, else the file's name.
         body: the text after the front matter.
         sources: from the front matter: pages of the folder or the workspace, and addresses on the web.
@@ -199,7 +199,7 @@ def parse(path: str, text: str) -> Found:
     if not body.strip():
         raise InvalidInput("holds no text", where=path)
     if "\x00" in text:
-        raise InvalidInput("holds a NUL character", where=path)
+        raise InvalidInput("contains a NUL character", where=path)
     if len(body.encode()) > LARGEST_BODY:
         raise InvalidInput(f"is larger than {LARGEST_BODY} bytes", where=path)
     shown = title[:LONGEST_TITLE].strip() or "Untitled"
@@ -207,7 +207,7 @@ def parse(path: str, text: str) -> Found:
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield files below a folder by name, and the problems of unreadable ones; links are not followed."""
+    """Yield the files below a folder by name, and the problems of unreadable files; links are not followed."""
     count, folders = 0, [root]
     while folders:
         folder = folders.pop()
@@ -222,7 +222,7 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
                 continue
             count += 1
             if count > MOST_FILES:
-                raise InvalidInput(f"holds more than {MOST_FILES} files", where=str(root))
+                raise InvalidInput(f"contains more than {MOST_FILES} files", where=str(root))
             if entry.is_symlink():
                 yield path, "is a symbolic link, which an import does not follow"
             elif entry.is_dir():
@@ -249,7 +249,7 @@ def _read(root: Path, path: Path) -> Found:
 def _values(field: str, inline: str, listed: str) -> list[str]:
     """Return the values of a field of front matter: `a, b`, `[a, b]`, or lines that begin with a dash; a title is one.
 
-    A value that contains a comma needs quotes or its own line.
+    A value that contains a comma needs quotes or a line of its own.
     """
     if listed:
         parts = [line.strip().removeprefix("-") for line in listed.splitlines()]
@@ -278,7 +278,7 @@ def _doubles(found: Sequence[Found]) -> list[str]:
     first, problems = dict[str, str](), list[str]()
     for one in found:
         if one.page_id in first:
-            problems.append(f"{one.path}: would be the page {one.page_id}, as {first[one.page_id]} is")
+            problems.append(f"{one.path}: would become the page {one.page_id}, as {first[one.page_id]} would")
         first.setdefault(one.page_id, one.path)
     return problems
 
@@ -310,7 +310,7 @@ def import_(
     dry_run: Annotated[bool, typer.Option(help="Show the result for each file without writing.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Import a folder of Markdown as its author. The pages are effective at once; unchanged ones stay as they are.
+    """Import a folder of Markdown as its author. The pages are effective at once; unchanged pages stay as they are.
 
     Front matter between two lines of --- may give title, tags and sources. If one file cannot be imported, nothing is
     written. If an import is interrupted, run it again to continue.
@@ -354,7 +354,7 @@ def _refuse(found: Reading, folder: Path) -> None:
     problems = [*found.problems, *_unknown_sources(found)]
     if not problems:
         if not found.pages:
-            raise InvalidInput("contains no Markdown", where=str(folder), hint="files end in .md")
+            raise InvalidInput("contains no Markdown", where=str(folder), hint="the names of these files end in .md")
         return
     for problem in problems[:MOST_NAMED]:
         note(problem)
@@ -362,7 +362,7 @@ def _refuse(found: Reading, folder: Path) -> None:
         note(f"and {len(problems) - MOST_NAMED} more")
     some = "1 file" if len(problems) == 1 else f"{len(problems)} files"
     raise InvalidInput(
-        f"{some} cannot be imported, so nothing was", where=str(folder), hint="correct or move these files"
+        f"{some} cannot be imported, so no file was imported", where=str(folder), hint="correct or move these files"
     )
 
 
@@ -395,7 +395,7 @@ def _summary(rows: Sequence[Row], found: Reading, *, dry_run: bool) -> str:
     outcomes = Counter(row["outcome"] for row in rows)
     counts = ", ".join(f"{outcomes[name]} {name}" for name in ("new", "changed", "unchanged"))
     queued = sum(row["queued"] for row in rows)
-    doubted = f"; {queued} queued for re-validation, because a source of theirs has changed" if queued else ""
+    doubted = f"; {queued} queued for re-validation, because one of their sources has changed" if queued else ""
     left_out = f"; {found.left_out} files are not Markdown" if found.left_out else ""
     return f"{'would import' if dry_run else 'imported'} {len(rows)} pages: {counts}{doubted}{left_out}"
 
@@ -457,7 +457,7 @@ def put(
     attach: Annotated[list[Path] | None, typer.Option(help="A file to attach; repeat the option for more.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a page as its author. It is effective at once; the previous version is kept.
+    """Write a page as its author. The page is effective at once; the previous version is kept.
 
     A file may begin with front matter, as for `workspace import`. Pages derived from a changed page are queued for
     re-validation.
@@ -482,7 +482,7 @@ def put(
         change(one)
     row = to_json(made)
     if output in FOR_PEOPLE:
-        doubted = f"; {made.queued} derived from it wait for re-validation" if made.queued else ""
+        doubted = f"; {made.queued} derived pages wait for re-validation" if made.queued else ""
         note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}{doubted}")
     else:
         _show(row if not files else to_json(read(wire.GetPageRequest(page_id=page))), output)

@@ -28,7 +28,7 @@ TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or t
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id, or the beginning of it.")]
 Metadata = Annotated[
     list[str] | None,
-    typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the thread; or a JSON object."),
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the thread: key=value, or a JSON object."),
 ]
 _LONGEST_METADATA = 1 << 20
 _MOST_LOOKED_AT = 1000
@@ -114,7 +114,7 @@ def cancel(
     if answer.status == "running":
         note("the turn stops at its next await")
     elif answer.status in FINISHED:
-        note("the turn was already over; nothing changed")
+        note("the turn had already ended; nothing changed")
 
 
 def _turn(given: str, ask: Ask) -> Row:
@@ -154,7 +154,7 @@ def list_threads(
     metadata: Metadata = None,
     **page: Any,
 ) -> Listed:
-    """List threads, newest turn first; with --metadata, only threads with all of these metadata.
+    """List threads, newest turn first; with --metadata, only threads with all of this metadata.
 
     Example: turnkeeper threads list --channel general
     """
@@ -195,9 +195,9 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
 
 
 def questions(turn_id: str) -> list[str]:
-    """Return sentences, for `explain`, about what a turn asked and what was decided, by whom and when.
+    """Return sentences, for `explain`, about a turn's questions and their decisions, with the person and the time.
 
-    If the daemon does not answer, the store does.
+    If the daemon does not answer, they come from the store.
     """
     if not turn_id:
         return []
@@ -205,7 +205,7 @@ def questions(turn_id: str) -> list[str]:
         thread = _answer(wire.GetTurnRequest(turn_id=turn_id)).thread_id
         found = _answer(wire.ListInterruptsRequest(all=True, thread_id=thread)).interrupts
     except TurnkeeperError as error:
-        return [] if isinstance(error, NotFound) else [f"What its turn asked cannot be read: {error}."]
+        return [] if isinstance(error, NotFound) else [f"The questions of its turn cannot be read: {error}."]
     asked_ = sorted((to_json(one) for one in found if one.turn_id == turn_id), key=lambda row: str(row["created_at"]))
     return [line for row in asked_ for line in _question(row)]
 

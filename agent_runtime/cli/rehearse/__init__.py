@@ -18,7 +18,7 @@ def rehearse(
     file: Annotated[Path, typer.Argument(help="The proposed category, in a file of any name.")],
     channel: Annotated[str, typer.Option(help="Only turns of this channel.")] = "",
     task: Annotated[str, typer.Option(help="Only turns of this task, by name or id.")] = "",
-    since: Annotated[str, typer.Option(help="Only turns after this: 7d, 12h, or a time.")] = "",
+    since: Annotated[str, typer.Option(help="Only turns after this time: 7d, 12h, or a time.")] = "",
     least: Annotated[bool, typer.Option(help="Print only the smallest sufficient category, as a file.")] = False,
     name: Annotated[
         str, typer.Option(help="The name of the smallest sufficient category; default that of the file.")
@@ -30,13 +30,13 @@ def rehearse(
 ) -> None:
     """Replay the tool calls of past turns against a proposed category: which calls would ask, and which grants suffice.
 
-    Without past turns, list what a fire could do with each tool. No tool runs and nothing changes. The command reads
-    the store directly, whether or not the daemon runs.
+    Without past turns, list the possible uses of each tool in a fire. The command runs no tool and changes nothing. It
+    reads the store directly, whether or not the daemon runs.
 
     Example: turnkeeper categories rehearse draft.toml --task digest --since 30d
     """
     place = home()
-    # The tools need LangChain, and the store needs SQLAlchemy: no other command here imports them.
+    # The tools need LangChain, and the store needs SQLAlchemy, which no other command here imports.
     with status("reading past turns"):
         rehearsing = import_module("agent_runtime.cli.rehearse.past")
         found = rehearsing.rehearse_file(place, file, channel=channel, task=task, since=since, limit=limit, name=name)

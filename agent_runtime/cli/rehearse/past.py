@@ -1,4 +1,4 @@
-"""The command `turnkeeper categories rehearse`: replay past turns under a proposed category."""
+"""The command `turnkeeper categories rehearse`, which replays past turns under a proposed category."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -100,7 +100,7 @@ class Found:
 
 
 def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: str, limit: int, name: str = "") -> Found:
-    """Rehearse the category of a file; `name` replaces the name of the smallest sufficient one.
+    """Rehearse the category of a file; `name` replaces the name of the smallest sufficient category.
 
     Raises NotFound or InvalidInput, for the file, the name or `since`.
     """
@@ -150,8 +150,8 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
     show_rows(calls, _COLUMNS, output, name_key="turn_id")
     for overrun in row["overruns"]:
         note(
-            f"{overrun['turn_id']} would end early: it used {overrun['seen']:,} {overrun['limit']}, "
-            f"the category allows {overrun['allowed']:,}"
+            f"{overrun['turn_id']} would end early: it used {overrun['seen']:,} {overrun['limit']}, but the category "
+            f"allows {overrun['allowed']:,}"
         )
     for line in _summary(found):
         note(line)
@@ -199,7 +199,7 @@ def _summary(found: Found) -> list[str]:
 
 
 def _text(found: Found) -> str:
-    comment = f"What {_count(found.outcome.judged, 'call')} of {_count(found.turns, 'past turn')} needed, nothing else."
+    comment = f"What {_count(found.outcome.judged, 'call')} of {_count(found.turns, 'past turn')} needed, and no more."
     if found.outcome.least.autonomous:
         comment += "\nTurns of tasks wrote: to let them do so unasked, name it in [categories] autonomous_allowed too."
     return rehearsal.to_toml(found.outcome.least, comment=comment)

@@ -1,7 +1,7 @@
 """Rehearsal: the effect of another category on past turns, and the smallest category that suffices. Pure.
 
 `judge`, which the guard uses too, checks each past tool call. To find the needs of a call, `judge` checks it under a
-category that grants nothing, so rehearsal and guard never disagree.
+category without grants, so rehearsal and guard never disagree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class ToolFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PastCall:
-    """A tool call as the model made it; `at` is when it was recorded."""
+    """A tool call as the model made it; `at` is the time at which it was recorded."""
 
     at: datetime
     tool: str
@@ -42,7 +42,7 @@ class PastTurn:
 
     Attributes:
         task_name: the task whose fire began the turn; empty for an author's turn.
-        seconds: how long the turn ran; None if it waited for its author or is not finished.
+        seconds: how long the turn ran; None if it waited for its author or has not finished.
     """
 
     turn_id: str
@@ -60,9 +60,9 @@ class Judged:
     """The verdict on a call.
 
     Attributes:
-        call: the call as judged: a request for permission is replaced by the requested call.
+        call: the call that was judged; a request for permission is replaced by the requested call.
         would: pass, ask for permission, propose to the author, or be refused because of the limit on calls.
-        missing: the missing grant; empty if nothing is missing.
+        missing: the missing grant; empty if no grant is missing.
         reason: one sentence; empty if the call would run.
         hopeless: True if no category could allow the call.
     """
@@ -134,7 +134,7 @@ def rehearse(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, 
 
     Args:
         category: the proposed category; `autonomous` only if the workspace allows it too.
-        tools: the tools by name; any other tool is an author's: scope `tool:<name>`, effect `write`.
+        tools: the tools by name; any other tool belongs to an author: scope `tool:<name>`, effect `write`.
     """
     judged = tuple(one for turn in turns for one in _judge_turn(category, turn, tools))
     return Rehearsal(
@@ -220,7 +220,7 @@ def _least(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, To
         description=category.description,
         autonomous=autonomous,
         recurring=recurring,
-        silent=category.silent and autonomous,  # else each fire would wait for the author before it writes
+        silent=category.silent and autonomous,  # otherwise each fire would wait for the author before it writes
         outside=category.outside,
         model=category.model,
         seconds=_most((_whole(turn.seconds or 0) for turn in turns), MOST_SECONDS),
@@ -231,7 +231,7 @@ def _least(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, To
 
 
 def _needs(call: PastCall, facts: ToolFacts, turn: PastTurn) -> Category | None:
-    """Return the category that grants this call and nothing else; None if no category can."""
+    """Return the category that grants this call and nothing else; None if no category can grant it."""
     bare = _context(Category(name="least"), turn)
     granted = approve_once(facts.scope, facts.effect, call.args, bare).category
     if not judge(facts.scope, facts.effect, call.args, replace(bare, category=granted)).allowed:
@@ -260,7 +260,7 @@ def _context(category: Category, turn: PastTurn) -> TurnContext:
 
 
 def _writable(name: str) -> bool:
-    """Return whether a category file can hold a name, because a model may write any text."""
+    """Return whether a category file can contain a name, because a model may write any text."""
     return 0 < len(name) <= LONGEST_NAME and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -281,7 +281,7 @@ def _toml(value: object) -> str:
 
 
 def _escaped(character: str) -> str:
-    """Return a character for a TOML string, escaped if a terminal would interpret it or hide it."""
+    """Return a character for a TOML string, escaped if a terminal would interpret or hide it."""
     if character in {'"', "\\"}:
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -1,4 +1,4 @@
-"""The commands about categories: list, grant, check, and rehearse a proposed one on past turns."""
+"""The commands about categories: list, grant, check, and rehearse a proposed category on past turns."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -7,7 +7,7 @@ SURFACE = Surface(
     place=20,
     commands={
         "categories": Later(
-            "agent_runtime.cli.categories:app", "Categories: what each kind of standing work may do.", Panel.KNOW
+            "agent_runtime.cli.categories:app", "Categories: the permissions of each kind of standing work.", Panel.KNOW
         ),
     },
     offers={"categories rehearse": "agent_runtime.cli.rehearse:command"},

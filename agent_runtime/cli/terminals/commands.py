@@ -53,7 +53,7 @@ def list_(agent: AnyAgent = "") -> Listed:
     place = home()
     if agent:
         rows = mailbox.envelope_rows(place, agent, _MOST)
-        return Listed(rows, "" if rows else f"nothing waits for {agent}", columns=_ENVELOPES, key="name")
+        return Listed(rows, "" if rows else f"no envelope waits for {agent}", columns=_ENVELOPES, key="name")
     inboxes = mailbox.inbox_rows(place)
     aside = sum(row["quarantined"] for row in inboxes)
     footer = f"{aside} in quarantine: turnkeeper inbox quarantine" if aside else ""
@@ -68,7 +68,7 @@ def drain(
 ) -> None:
     """Print the envelopes for an agent in a terminal, in a form for the agent, and archive them.
 
-    An envelope is archived after it is printed. If the reader is killed in between, the next reader prints it again.
+    An envelope is archived after it is printed. If the reader is killed in between, the next one prints it again.
 
     Example: turnkeeper inbox drain codex
     """
@@ -86,7 +86,7 @@ def drain(
             count = _drain_each(reader, limit, output)
         if aside := reader.quarantined():
             note(f"{aside} in quarantine: turnkeeper inbox quarantine {agent}")
-    note(f"{count} envelope{'' if count == 1 else 's'} archived" if count else f"nothing waits for {agent}")
+    note(f"{count} envelope{'' if count == 1 else 's'} archived" if count else f"no envelope waits for {agent}")
 
 
 @app.command("watch")
@@ -99,10 +99,10 @@ def watch(
 ) -> None:
     """Paste each envelope for an agent into the agent's tmux pane, acknowledge it and archive it.
 
-    The command pastes only while the agent waits at an empty prompt that it recognizes: that of Claude Code, Codex CLI,
-    Gemini CLI or aider, or the one in `[agents.AGENT] prompt`. Until then the envelopes wait, and tmux shows that mail
-    waits. The command runs until SIGTERM or Ctrl-C, or until another program runs in the pane. After a watcher was
-    killed, the next one pastes at most one envelope again.
+    The command pastes only while the agent waits at an empty prompt that it recognizes: the prompt of Claude Code,
+    Codex CLI, Gemini CLI or aider, or the one in `[agents.AGENT] prompt`. Until then the envelopes wait, and tmux shows
+    that mail waits. The command runs until SIGTERM or Ctrl-C, or until another program runs in the pane. After a
+    watcher was killed, the next watcher pastes at most one envelope again.
 
     Example: turnkeeper inbox watch codex --tmux codex
     """
@@ -137,7 +137,7 @@ class _Watching:
     cannot: str = ""
 
     def step(self) -> bool:
-        """Paste all envelopes that can be pasted now; return True if there may be more immediately."""
+        """Paste all envelopes that can be pasted now; return True if there may be more at once."""
         why = self.reader.ready()
         try:
             found = not why and self._paste()
@@ -149,7 +149,7 @@ class _Watching:
         return found
 
     def _paste(self) -> bool:
-        # An unclaimed envelope can be withdrawn: stopping a task withdraws its fire.
+        # An unclaimed envelope can be withdrawn, because stopping a task withdraws its fire.
         count = len(self.adopted) + self.reader.waiting()
         obstacle = self.pane.obstacle() if count else ""
         waits = f"mail waits for {self.agent} ({count}): {obstacle}" if obstacle else ""
@@ -175,8 +175,8 @@ def send(
     text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
     sender: Annotated[str, typer.Option("--from", metavar="AGENT", help="The agent in a terminal that sends it.")],
     to: Annotated[str, typer.Option(metavar="AGENT", help="The recipient.")] = FIRST_AGENT,
-    thread: Annotated[str, typer.Option(help="The thread of the message that this one answers.")] = "",
-    requires_ack: Annotated[bool, typer.Option("--ack", help="Ask for an acknowledgement.")] = False,
+    thread: Annotated[str, typer.Option(help="The thread of the message that this message answers.")] = "",
+    requires_ack: Annotated[bool, typer.Option("--ack", help="Request an acknowledgement.")] = False,
 ) -> None:
     """Send a message from an agent in a terminal to agent0, through that agent's outbox. No daemon needs to run.
 
@@ -201,7 +201,7 @@ def send(
     )
     name = put_out(place, message, clock=clock, entropy=entropy)
     record_act(place.logs, "agent-runtime", "inbox send", f"{sender} {name}", clock)
-    note(f"{name} is in the outbox of {sender}; agent-runtime reads it as soon as it runs")
+    note(f"{name} is in the outbox of {sender}; agent-runtime reads it when it runs")
     note(f"read the answer with: turnkeeper inbox drain {sender}")
 
 
@@ -214,7 +214,7 @@ def quarantine(agent: AnyAgent = "") -> Listed:
     """
     rows = mailbox.quarantine_rows(home(), agent, refused=True)
     return Listed(
-        rows, "put one back with: turnkeeper inbox requeue AGENT NAME [--seal]" if rows else "nothing is in quarantine"
+        rows, "put one back with: turnkeeper inbox requeue AGENT NAME [--seal]" if rows else "no file is in quarantine"
     )
 
 
@@ -228,8 +228,8 @@ def requeue(
 ) -> None:
     """Put an envelope from quarantine back into the inbox, after another check.
 
-    A fire that is recorded as failed stays failed and returns to quarantine: run its task again instead. Read an
-    envelope before you seal it: agent0 then trusts its contents.
+    A fire that is recorded as failed stays failed and returns to quarantine, so run its task again instead. Read an
+    envelope before you seal it, because agent0 then trusts its contents.
 
     Example: turnkeeper inbox requeue agent0 0177
     """
@@ -277,7 +277,7 @@ def _printer(item: Claimed, output: Output) -> Callable[[Envelope], None]:
 
 
 def _waiting(reader: Reader, limit: int) -> Iterator[Claimed]:
-    """Yield envelopes left by an earlier reader, then waiting ones, claimed one by one and up to the limit."""
+    """Yield envelopes that an earlier reader left, then waiting envelopes, claimed one by one and up to the limit."""
     left = limit
     for item in reader.adopt()[:limit]:
         left -= 1
@@ -292,7 +292,7 @@ def _pick(rows: list[dict[str, Any]], given: str) -> dict[str, Any]:
     if not found:
         raise NotFound(f"no quarantined envelope {given[:80]!r}", hint="see: turnkeeper inbox quarantine")
     if len(found) > 1:
-        raise Conflict(f"{given!r} begins {len(found)} names", hint="give a longer part of the name")
+        raise Conflict(f"{given!r} is the beginning of {len(found)} names", hint="give more characters of the name")
     return found[0]
 
 

@@ -1,12 +1,12 @@
 """Commits that a shared database lost because another server took over.
 
-An asynchronous standby may lack the last commits of its primary. Each daemon keeps in its home which server it saw
+An asynchronous standby may lack the last commits of its primary. Each daemon stores in its home which server it saw
 last: the system identifier and the timeline, which a promotion raises. If records that a machine has signed or seen are
-then missing, and the server is another one, the database lost them. On the same server, a program changed them.
+then missing, and the server is another one, the database lost them. If it is the same server, a program changed them.
 
-A process that runs knows the number of its last record. It notices the loss of a second, and writes the record of the
-loss again if the unit that wrote it was rolled back. After a restart it knows the heads of its last look, and reads in
-its chain which losses the process before it noticed.
+A running process knows the number of its last record. It notices a loss within a second, and writes the record of the
+loss again if the transaction that wrote it was rolled back. After a restart it knows the heads of its last check, and
+reads from its chain which losses the previous process noticed.
 """
 
 import json
@@ -28,10 +28,10 @@ _TOLD = ("since", "to", "before", "now", "records")
 
 
 def lost_end(connection: Connection, of: Recorder, store: str, number: int, kind: str) -> list[Fact] | None:
-    """Return the records to write before the next one of a chain that ends earlier than its recorder knows.
+    """Return the records to write before the next record of a chain that ends earlier than its recorder knows.
 
-    Return None if the recorder knows the server, if no record is missing, or if its key did not sign the end: then
-    another program changed the chain.
+    Return None if the recorder knows the server, if no record is missing, or if its key did not sign the end, because
+    then another program changed the chain.
     """
     before, now = of.server, server_of(connection)
     if not before or not now or now == before or not _is_end_signed(connection, of, store):
@@ -40,7 +40,7 @@ def lost_end(connection: Connection, of: Recorder, store: str, number: int, kind
         return []
     if number >= of.reached.get(store, 0):  # no record is missing
         return None
-    fact = next((one for one in of.lost if one["now"] == now), None)  # a unit noticed it, and was rolled back
+    fact = next((one for one in of.lost if one["now"] == now), None)  # noticed before, in a unit that was rolled back
     if fact is None:
         fact = _fact(connection, of, before, now, of.reached.get(store, 0) - number, {of.public: number})
         of.lost.append(fact)
@@ -51,10 +51,10 @@ def lost_end(connection: Connection, of: Recorder, store: str, number: int, kind
 def found_loss(
     home: Home, store: str, of: Recorder, connection: Connection, at: datetime, seen: Sequence[Fact]
 ) -> Callable[[Callable[..., None]], bool] | None:
-    """Compare the server with the one of the last look. Return None if it is the same.
+    """Compare the server with the server of the last check. Return None if it is the same server.
 
-    If heads of `seen` are misfits since `at`, or the recorder's last records are missing, record the loss in the chain.
-    The caller calls the result with the log's `emit` after the commit. The call keeps the server's identity, raises an
+    If heads in `seen` are misfits since `at`, or the recorder's last records are missing, record the loss in the chain.
+    The caller calls the result with the log's `emit` after the commit. The call stores the server's identity, raises an
     alert, and returns True if the database lost records.
     """
     now, known = server_of(connection), read_known(home, store)
@@ -66,7 +66,7 @@ def found_loss(
         SharedChains(store).append(connection, at, lost, of)
         of.lost += lost
         of.reached[store] = end + 1  # the record of the loss
-    elif moved and lost and end < of.reached.get(store, 0):  # the unit that noticed the loss was rolled back
+    elif moved and lost and end < of.reached.get(store, 0):  # the transaction that noticed the loss was rolled back
         SharedChains(store).append(connection, at, lost, of)
     elif moved and not lost:
         lost = _recorded(connection, of, before, now)
@@ -90,7 +90,7 @@ def found_loss(
 
 
 def sentence(loss: Fact, at: datetime) -> str:
-    """Return a sentence about a loss: its time, the servers, and the records."""
+    """Return a sentence about a loss, with its time, the servers, and the records."""
     return (
         f"the database lost commits between {loss['since']} and {rfc3339(at)}: another server took over "
         f"({loss['before']}, now {loss['now']}), and at least {loss['records']} signed records are missing"
@@ -98,7 +98,7 @@ def sentence(loss: Fact, at: datetime) -> str:
 
 
 def read_known(home: Home, store: str) -> dict[str, Any]:
-    """Return the server that a process saw last, and the losses that it noticed; empty if it never looked."""
+    """Return the server that a process saw last, and the losses that it noticed; empty before the first check."""
     try:
         known = json.loads(home.audit_seen(store).with_name(_FILE.format(store)).read_bytes())
         return {"server": str(known["server"]), "lost": list(known["lost"])}
@@ -143,7 +143,7 @@ def _is_end_signed(connection: Connection, of: Recorder, store: str) -> bool:
 def _fact(
     on: Connection, of: Recorder, before: str, now: str, records: int, ends: dict[str, int], seen: Sequence[Fact] = ()
 ) -> Fact:
-    """Return the record of a loss. It began after the newest own record that is not later than what was `seen`."""
+    """Return the record of a loss. The loss began after the newest own record that is not later than `seen`."""
     _, records_of = shared_tables_of(MetaData())
     newest = select(func.coalesce(func.max(records_of.c.at_us), 0)).where(records_of.c.chain == of.public)
     if seen:  # a later record was written after the loss
@@ -154,7 +154,7 @@ def _fact(
 
 
 def _alert(home: Home, now: str, text: str) -> None:
-    """Write an alert that the supervisor sends, once for a change of the server."""
+    """Write an alert for the supervisor to send, once for a change of the server."""
     path = home.run.parent / f"escalate-failed-{now.replace(' timeline ', '.')}-database"
     says = {"text": f"turnkeeper: database: {text} ({home.root})", "tried_at": None}
     replace_whole(path, json.dumps(says, sort_keys=True).encode())

@@ -45,7 +45,7 @@ async def join(basis: Basis, shares: SharedClock | None) -> nodes.Beat | None:
 def open_mailboxes(
     basis: Basis, store: Store, arrived: Signal, categories: Categories, live: LiveOutput
 ) -> SharedMailboxes:
-    """Open the inboxes of this machine's agents, and report to the other machines what this one can do."""
+    """Open the inboxes of this machine's agents, and report this machine's abilities to the other machines."""
     beside = open_database(basis.url)
     basis.stack.callback(beside.close)
     beside.check = nodes.refuse_restored(basis.clock)

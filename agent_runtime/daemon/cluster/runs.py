@@ -14,22 +14,22 @@ from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.server.handover import FOLLOWED, WORDS
 
-FOLLOW_S = 1.0  # between two announcements of followed channels
+FOLLOW_S = 1.0  # time between two announcements of followed channels
 IDLE_S = 3600.0
 FOLLOWED_S = 5.0  # lifetime of an announcement
-PIECE_S = 0.1  # between two pieces
+PIECE_S = 0.1  # time between two pieces
 LONGEST_PIECE = 500  # characters: at most twelve bytes each, as JSON
-LONGEST_ARGS = 6000  # bytes of a call's arguments; longer ones are omitted
-RUNS = "turnkeeper_runs"  # the channel for news that a client follows a run, and for the run's events
+LONGEST_ARGS = 6000  # bytes of a call's arguments; longer arguments are omitted
+RUNS = "turnkeeper_runs"  # the channel for notices that a client follows a run, and for the run's events
 LONGEST_EVENT = 256 << 10  # characters; a longer event is omitted, and the reader gets the state at the end
-LONGEST_PART = 4000  # characters: the rest of a notification is for names
-MOST_PARTS = 32  # in a transaction
+LONGEST_PART = 4000  # characters; the rest of a notification is for names
+MOST_PARTS = 32  # the most notifications in a transaction
 
 
 class RunRelay:
-    """Relay of run events: it sends the events of turns here to machines that follow them, and receives theirs.
+    """Relay of run events: it sends the events of this machine's turns to followers, and receives theirs.
 
-    A follower announces each second which threads it follows. It gets the running interval from its beginning.
+    Each second, a follower announces the threads that it follows. It receives the running interval from its beginning.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RunRelay:
     ) -> None:
         """`events` returns the rings, or None; `tell` sends texts on a channel; `node` is this process's name."""
         self._events, self._tell, self._clock, self._node = events, tell, clock, node
-        self._asked: dict[tuple[str, str], tuple[float, int, str]] = {}  # by thread and node: until when, since, turn
+        self._asked: dict[tuple[str, str], tuple[float, int, str]] = {}  # by thread and node: end, start, turn
         self._passing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._parts: dict[tuple[str, str], list[str]] = {}
 
@@ -96,7 +96,7 @@ class RunRelay:
 
     async def _say(self, said: Sequence[dict[str, Any]]) -> None:
         texts = [json.dumps({"node": self._node, **one}) for one in said]
-        with suppress(TurnkeeperError):  # the server is away: the reader gets the state from the store
+        with suppress(TurnkeeperError):  # the server does not answer, so the reader gets the state from the store
             for start in range(0, len(texts), MOST_PARTS):
                 await self._tell(RUNS, *texts[start : start + MOST_PARTS])
 
@@ -109,7 +109,7 @@ def _parts(thread_id: str, to: str, told: Any) -> list[dict[str, Any]]:
 
 
 class Relay:
-    """Relay of text: it sends the text of turns here to machines that follow them, and receives theirs.
+    """Relay of text, which sends the text of this machine's turns to machines that follow them, and receives theirs.
 
     A follower announces itself each second. Lost text arrives later with the turn, from the store.
     """
@@ -156,7 +156,7 @@ class Relay:
                 await self._clock.wait(news, FOLLOW_S)
 
     async def _say(self, channel: str, what: Mapping[str, Any]) -> None:
-        with suppress(TurnkeeperError):  # the server is away: the reader gets the text from the store
+        with suppress(TurnkeeperError):  # the server does not answer, so the reader gets the text from the store
             await self._tell(channel, json.dumps({"node": self._node, **what}))
 
 

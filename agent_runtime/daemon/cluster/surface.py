@@ -1,4 +1,4 @@
-"""Stores that several machines share: who owns a thread, and the hand-over of fires."""
+"""Stores that several machines share: the ownership of threads, and the hand-over of fires."""
 
 from turnkeeper.config.surfaces import Surface
 

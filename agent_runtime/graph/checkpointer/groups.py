@@ -1,8 +1,8 @@
 """Two connections with a thread each: all pending writes become one transaction with one commit.
 
-Each call is answered after the commit. The group is first tried as a whole, in as few statements as possible. If any
-call fails, the whole group is undone and each call is tried again in its own savepoint, so that only the failing calls
-fail.
+Each call is answered after the commit. Each group is first tried as a whole, in as few statements as possible. If any
+call fails, the whole group is undone and each call is tried again in a separate savepoint, so that only the failing
+calls fail.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Work = Rows | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Leased:
-    """Work under a lease; it is refused if the lease has ended."""
+    """Work under a lease; the work is refused if the lease has ended."""
 
     work: Work
     lease: Lease | None

@@ -20,7 +20,7 @@ from turnkeeper.errors import Unreachable, unopened
 from turnkeeper.storage.database import Call
 from turnkeeper.storage.server.handover import CHECKPOINTS
 
-_MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # serializes processes that start at once and make the tables
+_MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # serializes processes that start together and create the tables
 
 
 class CheckpointDatabase(Checkpoints):
@@ -31,7 +31,7 @@ class CheckpointDatabase(Checkpoints):
 
         Raises:
             Corrupt: the tables have other columns, or new checkpoints would not sort after the stored ones.
-            MachineTrouble, Unreachable: the server does not answer, or accepts nothing now.
+            MachineTrouble, Unreachable: the server does not answer, or refuses work now.
         """
         where = make_url(url).render_as_string()  # without its password
         self.is_fenced = fenced
@@ -96,7 +96,7 @@ class _Connection:
         try:
             return self._execute(statement, values)
         except psycopg.errors.ReadOnlySqlTransaction:
-            self._driver.close()  # the server is a standby now, or the old primary: the next statement reconnects
+            self._driver.close()  # the server is a standby now, or the old primary, so the next statement reconnects
             raise
         except psycopg.OperationalError:
             if not between or not self._driver.closed:

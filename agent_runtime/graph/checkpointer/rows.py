@@ -35,9 +35,9 @@ KEYS = {
 }
 _KEY_OF = {table: itemgetter(*map(COLUMNS[table].split(", ").index, key.split(", "))) for table, key in KEYS.items()}
 Load = Callable[[tuple[str, bytes]], Any]
-MOST_ROWS = 64  # rows of one INSERT
-_COUNTERS = "counters_since_delta_snapshot"  # for a channel stored as changes: the distance to its last whole value
-_TASK = ":"  # in a namespace: between a node and its task's id
+MOST_ROWS = 64  # the most rows of one INSERT
+_COUNTERS = "counters_since_delta_snapshot"  # for a channel stored as changes: the steps since its last whole value
+_TASK = ":"  # in a namespace: between a node and the id of its task
 _FILTER_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _GET = """
 SELECT NULL, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, 0 FROM checkpoints
@@ -51,7 +51,7 @@ WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = coalesce(?3, (
 
 
 class Connection(Protocol):
-    """The used part of a driver's connection, which is outside a transaction until a statement begins one."""
+    """The part of a driver's connection that is used here. It is outside a transaction until a statement begins one."""
 
     @property
     def in_transaction(self) -> bool:
@@ -85,7 +85,7 @@ class Found:
 
     Attributes:
         parent_id: id of the previous checkpoint, if there is one.
-        blob: type and bytes.
+        blob: the type and the bytes.
         metadata: JSON, or None.
         writes: (task id, channel, (type, bytes)), in the order in which a run applies them.
     """
@@ -111,13 +111,13 @@ class Wanted:
 
 
 def add(connection: Connection, given: Rows) -> None:
-    """Write rows, as many per statement as possible, because each statement needs the interpreter's lock once."""
+    """Write rows, as many per statement as possible, because each statement takes the interpreter's lock once."""
     rows = given.rows
-    if given.replace and len(rows) > 1:  # the last row of each key: PostgreSQL replaces a row once per statement
+    if given.replace and len(rows) > 1:  # only the last row of each key: PostgreSQL replaces a row once per statement
         rows = list({_KEY_OF[given.table](row): row for row in rows}.values())
     start = 0
     while start < len(rows):
-        # Powers of two, so that few statements are needed and stay prepared.
+        # Powers of two, so that there are few statements, which stay prepared.
         size = min(MOST_ROWS, 1 << ((len(rows) - start).bit_length() - 1))
         chunk = rows[start : start + size]
         connection.execute(
@@ -150,7 +150,7 @@ def _on_conflict(table: str, *, replace: bool) -> str:
 
 
 def get(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str | None) -> Found | None:
-    """Return a checkpoint and its writes from one snapshot; without an id, the newest of the namespace."""
+    """Return a checkpoint and its writes from one snapshot; without an id, the newest checkpoint of the namespace."""
     head: Any = None
     writes = []
     for row in connection.execute(_GET, (thread_id, namespace, checkpoint_id or None)).fetchall():
@@ -187,11 +187,11 @@ def matching(place: Mapping[str, Any] | None, before: str | None, metadata: Mapp
 
     Args:
         place: any of `thread_id`, `checkpoint_ns` and `checkpoint_id`.
-        before: only checkpoints with lesser ids; None for all.
-        metadata: required values of the metadata, by key; a dot leads into an object.
+        before: return only checkpoints with lesser ids; None for all.
+        metadata: required values of the metadata, by key; a dot in a key leads into an object.
 
     Raises:
-        ValueError: a key of `metadata` is not made of letters, digits and `_ . -`.
+        ValueError: a key of `metadata` contains characters other than letters, digits and `_ . -`.
     """
     columns: dict[str, str] = {}
     for name in ("thread_id", "checkpoint_ns", "checkpoint_id"):
@@ -242,7 +242,7 @@ def _comparable(value: Any) -> Any:
 
 
 def ancestors(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[Found]:
-    """Yield the checkpoints before one, nearest first, with their writes; stop at a cycle."""
+    """Yield the checkpoints before a checkpoint, nearest first, with their writes; stop at a cycle."""
     seen = {checkpoint_id}
     found = get(connection, thread_id, namespace, checkpoint_id)
     while found is not None and found.parent_id and found.parent_id not in seen:
@@ -287,7 +287,7 @@ def drop_threads(connection: Connection, thread_ids: Sequence[str]) -> None:
 
 
 def drop_runs(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Delete the checkpoints of these runs, and their writes. Reads the metadata of every checkpoint."""
+    """Delete the checkpoints of these runs, and their writes. The function reads the metadata of every checkpoint."""
     query = f"SELECT {KEYS['checkpoints']}, metadata FROM checkpoints"  # noqa: S608  constants
     for *place, metadata in connection.execute(query).fetchall():
         if _comparable(_at(_known(metadata), "run_id")) in run_ids:
@@ -305,7 +305,7 @@ def _drop(connection: Connection, condition: str, values: Sequence[str]) -> None
 
 
 def copy_thread(connection: Connection, source: str, target: str) -> None:
-    """Copy all rows of a thread under another id; copied rows replace existing ones with the same ids."""
+    """Copy all rows of a thread under another id; copied rows replace existing rows with the same ids."""
     for table, columns in COLUMNS.items():
         rows = f"SELECT CAST(?1 AS TEXT), {columns.removeprefix('thread_id, ')} FROM {table} WHERE thread_id = ?2"  # noqa: S608
         query = f"INSERT INTO {table} ({columns}) {rows} {_on_conflict(table, replace=True)}"
@@ -322,7 +322,7 @@ def keep_newest(connection: Connection, thread_id: str, load: Load, *, at_end: b
     """Delete all checkpoints except each namespace's newest one and its writes, which the thread needs to continue.
 
     If a channel is stored as changes since an earlier checkpoint, the checkpoints back to that one stay. With `at_end`,
-    nothing runs on the thread. The data of single runs of subgraphs is deleted too, and clients' states stay.
+    no graph runs on the thread. The data of single runs of subgraphs is then deleted too, and clients' states stay.
     """
     newest = """SELECT checkpoint_ns, max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1 GROUP BY checkpoint_ns"""
     for namespace, checkpoint_id in connection.execute(newest, (thread_id,)).fetchall():
@@ -335,7 +335,7 @@ def keep_newest(connection: Connection, thread_id: str, load: Load, *, at_end: b
 
 
 def needed(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str, load: Load) -> list[str]:
-    """Return a checkpoint and the earlier ones that its channels need."""
+    """Return a checkpoint and the earlier checkpoints that its channels need."""
     head = get(connection, thread_id, namespace, checkpoint_id)
     assert head is not None, "the id was just read in this transaction"
     found = [checkpoint_id]
@@ -351,7 +351,7 @@ def needed(connection: Connection, thread_id: str, namespace: str, checkpoint_id
 
 
 def _drop_before(connection: Connection, thread_id: str, namespace: str, kept: Sequence[str]) -> None:
-    """Delete rows older than the first of `kept` and not in it; newer writes may precede their checkpoint."""
+    """Delete rows that are older than the first of `kept` and not in it; newer writes may precede their checkpoint."""
     others = ", ".join(f"?{number}" for number in range(4, 3 + len(kept)))
     condition = "thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id < ?3"
     if others:
@@ -359,7 +359,7 @@ def _drop_before(connection: Connection, thread_id: str, namespace: str, kept: S
     _drop(connection, condition, (thread_id, namespace, *kept))
 
 
-# Ids without a time, of a test or another program, cannot be continued.
+# Ids without a time, from a test or another program, cannot be continued.
 _NEWEST = "SELECT max(checkpoint_id) FROM checkpoints WHERE checkpoint_id LIKE '________-____-6___-____-____________'"
 
 
@@ -367,13 +367,13 @@ def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None
     """Make every later id of this process greater than those in the tables, or those of one thread.
 
     Raises:
-        Corrupt: ids cannot be made greater; new checkpoints would look old, and would be pruned.
+        Corrupt: ids cannot be made greater, so new checkpoints would look old, and would be pruned.
     """
     of_thread = (f"{_NEWEST} AND thread_id = ?1", [thread_id]) if thread_id else (_NEWEST,)
     (newest,) = connection.execute(*of_thread).fetchone()
     if newest is None:
         return
-    # The name is private, so its effect is checked.
+    # The name is private, so the code checks its effect.
     module: Any = drawing
     before = module._last_v6_timestamp  # noqa: SLF001
     module._last_v6_timestamp = max(before or 0, _time_of(newest))  # noqa: SLF001

@@ -29,13 +29,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 HELD_S = 0.002  # seconds that a task's writes wait for the following checkpoint
 PRUNED_S = 0.05  # seconds that pruning waits for other writes
-_PAGE = 16  # checkpoints that a listing holds in memory
+_PAGE = 16  # checkpoints that a listing keeps in memory
 _MOST_BYTES = 2_500  # bytes of all names in a key, limited by PostgreSQL's indexes
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan(Generic[R]):
-    """The plan of a method: its work, its thread, the conversion of its result, and how long it may be delayed.
+    """The plan of a method: its work, its thread, the conversion of its result, and its longest delay.
 
     The plan of a task's writes also names LangGraph's thread, as `results_of`.
     """
@@ -47,7 +47,7 @@ class _Plan(Generic[R]):
     results_of: str = ""
 
     async def run(self, unsaved: dict["asyncio.Future[Any]", str]) -> Any:
-        """Do the work. Until delayed work is on disk, `unsaved` holds it with LangGraph's thread."""
+        """Do the work. Until delayed work is on disk, `unsaved` contains it with LangGraph's thread."""
         if not self.hold_s:
             return await self.thread.run(self.work)
         saved = self.thread.begin(self.work, hold_s=self.hold_s)
@@ -83,7 +83,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
 
     Data of `put` and `put_writes` is on disk when they return, and is visible to later reads. The methods without `a`
     are for threads without an event loop; on an event loop they raise :class:`asyncio.InvalidStateError`, because they
-    would block it.
+    would block the loop.
     """
 
     def __init__(self, place: Path | str, *, fenced: bool = False, entropy: Entropy | None = None, **how: Any) -> None:
@@ -92,7 +92,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         If `fenced`, each write to the database checks the lease, and raises Fenced if the lease was lost.
         `how` is passed to `CheckpointFile`.
         """
-        # Strict in any environment: a forged row must not name a class to be built.
+        # Strict in any environment, because a forged row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
         self._file = _open(place, fenced=fenced, how=how)
         self._entropy = entropy or SystemEntropy()
@@ -117,7 +117,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     # Reading
 
     def _get_tuple(self, config: RunnableConfig) -> _Plan[CheckpointTuple | None]:
-        """Return the checkpoint that `config` names, or the newest of its thread and namespace, or None."""
+        """Return the checkpoint that `config` names, or else the newest of its thread and namespace, or None."""
         place = _place(config)
         return _Plan(
             thread=self._file.reader,
@@ -140,7 +140,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         Args:
             config: a thread, optionally with namespace and id; None for all threads.
             filter: required values of the metadata, by key.
-            before: only checkpoints with lesser ids than this one's.
+            before: return only checkpoints with lesser ids than this one's.
 
         Raises:
             ValueError: a key of `filter` is invalid.
@@ -181,7 +181,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         metadata: base.CheckpointMetadata,
         new_versions: base.ChannelVersions,  # noqa: ARG002  the interface's; values stand in the checkpoint itself
     ) -> _Plan[RunnableConfig]:
-        """Store a checkpoint after the one that `config` names; return the new checkpoint's config."""
+        """Store a checkpoint after the checkpoint that `config` names; return the new checkpoint's config."""
         thread_id, namespace, parent = _place(config)
         _refuse_nul(checkpoint["id"])
         _refuse_long(thread_id, namespace, checkpoint["id"])
@@ -206,7 +206,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         ]
         # A new error, interrupt or answer replaces the previous one; a task's results never change.
         replace = all(channel in fixed for channel, _ in writes)
-        # The checkpoint of the step's results follows at once: one commit serves both.
+        # The checkpoint of the step's results follows at once, so one commit serves both.
         hold_s = 0.0 if replace else HELD_S
         work = self._leased(rows.Rows(table="writes", rows=encoded, replace=replace))
         return _Plan(thread=self._file.writer, work=work, read=lambda _done: None, hold_s=hold_s, results_of=place[0])
@@ -268,7 +268,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         return changed
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  the interface's
-        """Return a version that sorts after `current`; two versions after the same one differ."""
+        """Return a version that sorts after `current`; two versions after the same version differ."""
         number = 0 if current is None else int(str(current).split(".", 1)[0])
         return f"{number + 1:032}.{self._entropy.uniform(0.0, 1.0):016}"
 

@@ -1,4 +1,4 @@
-"""Checkpoints in a SQLite file. The layout is that of LangGraph's own SQLite saver: either opens the other's files."""
+"""Checkpoints in a SQLite file. The layout is that of LangGraph's own SQLite saver: each opens the other's files."""
 
 import sqlite3
 from pathlib import Path
@@ -21,7 +21,7 @@ SCHEMA = (
         PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx))""",
 )
 BUSY_S = 10.0
-CACHE_KB = 4_096  # for each connection
+CACHE_KB = 4_096  # milliseconds for each connection
 
 
 class CheckpointFile(Checkpoints):
@@ -32,7 +32,7 @@ class CheckpointFile(Checkpoints):
 
         Raises:
             Corrupt: not SQLite, other columns, or new checkpoints would not sort after the stored ones.
-            MachineTrouble: the machine cannot read or write the file at the moment.
+            MachineTrouble: the machine cannot read or write the file now.
         """
         try:
             path.touch(mode=0o600, exist_ok=True)

@@ -77,7 +77,7 @@ def copy_of(path: Path) -> Iterator[Path]:
     """Yield a copy of a SQLite file with all committed data; leave the file itself unchanged.
 
     Raises:
-        NotFound: there is no such file.
+        NotFound: no such file exists.
         InvalidInput: the file cannot be read.
         Conflict: a program is writing to the file.
     """
@@ -134,10 +134,10 @@ def read_threads(copy: Path, wanted: Collection[str], where: str, read_turns: Re
 
 
 def take_in(connection: rows.Connection, copy: Path, thread_ids: Sequence[str], where: str) -> int:
-    """Add all rows of threads to the checkpoints; return their number. Existing rows must be the same.
+    """Add all rows of threads to the checkpoints; return their number. Existing rows must be equal.
 
     Raises:
-        Conflict: a thread of that id has other checkpoints here.
+        Conflict: a thread with that id has other checkpoints here.
         Corrupt: new checkpoints would not sort after these.
     """
     count = 0
@@ -208,7 +208,7 @@ def _thread(saver: SqliteSaver, thread_id: str, where: str, read_turns: ReadTurn
 
 
 def _waits(newest: CheckpointTuple) -> bool:
-    """Return whether a step of the checkpoint asked a question or is still to run, as after a stop before a step."""
+    """Return whether a step of the checkpoint asked a question or has not run yet, as after a stop before a step."""
     if any(channel.startswith(_NEXT) for channel in newest.checkpoint["channel_values"]):
         return True
     writes = newest.pending_writes or []

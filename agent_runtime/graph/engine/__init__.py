@@ -1,1 +1,1 @@
-"""Runs intervals of any graph. This package knows threads, checkpoints and messages, but not the turn table."""
+"""Running of intervals of any graph. This package knows threads, checkpoints and messages, but not the turn table."""

@@ -1,4 +1,4 @@
-"""Running of intervals: continue a graph with input, answers or nothing, to an end, an interrupt, a limit or a drain.
+"""Running of intervals: continue a graph with input, answers or neither, to its end, an interrupt, a limit or a drain.
 
 No other module runs graphs. This module knows threads, checkpoints and messages, but not the turn table.
 """
@@ -29,7 +29,7 @@ from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
-MOST_THREADS_RECORDED = 4096  # far more than concurrent turns
+MOST_THREADS_RECORDED = 4096  # with their questions; far more than concurrent turns
 LONGEST_ERROR = 1000
 patches.apply()
 BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is not a message
@@ -43,7 +43,7 @@ class Input:
 
     Attributes:
         payload_json: a JSON object with the prompt, or empty.
-        note: how the previous turn ended, if that matters; else empty.
+        note: how the previous turn ended, if the graph needs to know; else empty.
         input_json: a JSON object with fields of the graph's input, or empty.
         end: the snapshot of the thread's end, if the caller has just read it.
         run_json: the options of a client's run, whose input is `input_json` alone; empty for any other turn.
@@ -79,7 +79,7 @@ class Step:
     Attributes:
         messages: the turn's messages after the prompt; None if the graph no longer has them.
         used: tokens that models read and wrote.
-        of_subagents: those of subagents that are still running.
+        of_subagents: the tokens of subagents that are still running.
         wake_after_s: the requested wake-up in this interval, in seconds after its end; None for no request.
     """
 
@@ -103,9 +103,9 @@ class Ended:
         stopped: why the interval ended: the graph's end, an interrupt, an error, a limit, a drain, or a refused write.
         error: one sentence; empty except for `failed`, `timeout` and `refused`.
         step: the turn's messages and costs; without messages, the stored messages stay.
-        refused: after a failure, the answered interrupts whose step raised; they are pending again.
-        returned: at the end of a turn without text, the values that its nodes returned (empty for none), and whether
-            they are messages or other fields of the state.
+        refused: after a failure, the answered interrupts whose step raised, which are pending again.
+        returned: at the end of a turn without text, the values that its nodes returned (empty for none), and True if
+            they are messages, False if they are other fields of the state.
     """
 
     stopped: Stopped
@@ -123,7 +123,7 @@ class TokenLimit(RuntimeError):
     """A turn used more tokens than its category allows."""
 
 
-_OURS = (TurnkeeperError, TokenLimit, LimitReached)  # errors that end a turn, not caused by an answer
+_OURS = (TurnkeeperError, TokenLimit, LimitReached)  # errors that end a turn, and that no answer caused
 
 
 class _Progress:
@@ -136,14 +136,14 @@ class _Progress:
         self.usage = usage
         self.subagents = model_output.SubagentUsage()
         self._used = used
-        self.step = Step(messages=None)  # until the graph shows its messages, the stored ones stay
+        self.step = Step(messages=None)  # until the graph shows its messages, the stored messages stay
 
     def count(self) -> int | None:
         """Return the number of the turn's messages; None until the graph has shown them."""
         return None if self.step.messages is None else len(self.step.messages)
 
     async def record(self, newer: Step) -> Step:
-        """Report a step if it is new."""
+        """Report a step if it differs from the last step."""
         known, self.step = self.step, newer
         if newer not in (known, Step()):
             await self._on_step(newer)
@@ -194,7 +194,7 @@ class Engine:
         `current_turn`. `allow` is called before each interval; its error fails the turn. The graph's errors never show
         one of the `secrets`. LangChain's `callbacks` of a turn are used in each of its intervals. `answered` records
         each model call of an author's graph. `hash_of` returns the digest of a tool of the graph. `events` records the
-        events of runs, if a surface reads them. `own` has the models of our own agent.
+        events of runs, if a surface reads them. `own` contains the models of our own agent.
         """
         self._graph, self._own = graph, own
         self._checkpoints = checkpoints
@@ -223,7 +223,7 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
             return ThreadState(end=snapshot)
-        seen = {str((snapshot.metadata or {}).get("turn_id", ""))}  # an input may have no message, or no id
+        seen = {str((snapshot.metadata or {}).get("turn_id", ""))}  # an input may lack a message, or an id
         standing = await self._stop(thread_id, snapshot)
         pending = frozenset(item.id for item in (*snapshot.interrupts, *([standing] if standing else [])))
         left = stops.steps_left(snapshot)
@@ -276,7 +276,7 @@ class Engine:
         Args:
             context: the turn; its category's limits apply.
             mark: id of the message after which this turn's own messages begin.
-            on_step: called after each superstep is on disk; after an interrupted one, with its token counts only.
+            on_step: called after each superstep is on disk; after an interrupted superstep, with its token counts only.
             used: tokens that the turn's earlier intervals read and wrote.
 
         Raises:
@@ -336,7 +336,7 @@ class Engine:
         return self._graph, self._checkpoints, _config(thread_id)
 
     def _recorded(self, thread_id: str) -> Questions:
-        """Return an empty record of the guard's questions on a thread; pending questions will be asked again."""
+        """Return an empty record of the guard's questions on a thread: pending questions will be asked again."""
         while len(self._questions) >= MOST_THREADS_RECORDED:
             self._questions.popitem(last=False)
         self._questions[thread_id] = {}
@@ -360,7 +360,7 @@ class Engine:
         raise RuntimeError(f"thread {thread_id} did not reach its end in {MOST_SEALS} steps")
 
     def unread(self, trigger: Trigger) -> str:
-        """Return an error if the graph would not read all of a trigger, else an empty text. Raises InvalidInput."""
+        """Return an error if the graph would ignore a part of a trigger, else an empty text. Raises InvalidInput."""
         if self._foreign:
             self._configured.made(trigger.context_json, trigger.config_json)
         elif self._own is not None:
@@ -385,7 +385,7 @@ class Engine:
             values = (end or await self.seal(context.thread_id)).values
             if run.get("replays"):
                 return None, _last_id(values) or inputs.START
-            # Our own agent's briefing includes the handoff; an author's graph gets it only in a field for it.
+            # Our own agent's briefing includes the handoff; an author's graph gets the handoff only in a field for it.
             fields = self._schema.with_handoff(order.input_json, context.handoff)
             if self._schema.is_whole(order.prompt, fields, order.run_json):
                 window = None if self._foreign else inputs.OF_AUTHOR
@@ -395,7 +395,7 @@ class Engine:
                 return self._schema.value(context.turn_id, *said), _last_id(values)
             messages = inputs.opening(context.turn_id, order.prompt, order.payload_json, order.note)
             before = inputs.messages_of(values)
-            # A graph of the author's own decides which messages it forgets.
+            # An author's graph itself decides which messages it forgets.
             window = inputs.OF_FIRE if context.started_by == "fire" and not context.by_agent else inputs.OF_AUTHOR
             forgotten = [] if self._foreign else inputs.outgrown(before, window)
             own = self._schema.beside_messages(fields)
@@ -413,7 +413,7 @@ class Engine:
         run = json.loads(context.run_json or "{}")
         recorder = self._events.begin(context, run) if self._events is not None and run else None
         config = self._run_config(context, before, progress, recorder.callbacks if recorder else ())
-        # An author's graph may ask to be woken, even from a subgraph. Streaming that costs more tasks.
+        # An author's graph may ask to be woken, even from a subgraph. Streaming that costs additional tasks.
         modes = {"values", *(["custom"] if self._foreign else []), *(recorder.modes if recorder else ())}
         stream = self._graph.astream(
             given,
@@ -446,7 +446,7 @@ class Engine:
                 told.take(part)
             if part["type"] == "custom":
                 if told is not None and (asked := told.wake(part["data"], wake)) != wake:
-                    wake = asked  # if possible before the step's checkpoint: the graph does not ask again
+                    wake = asked  # before the step's checkpoint if possible, because the graph does not ask again
                     await progress.record(replace(progress.step, wake_after_s=wake))
                 continue
             if part["ns"]:
@@ -456,9 +456,9 @@ class Engine:
             step = await progress.record(progress.counted(newer))
             used = step.used.total()
             if used > context.category.tokens:
-                raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
-        # After an input, the stream holds every question that the graph asks. After a resume, it leaves out a question
-        # that was pending before, and an author's graph may stop by itself: then only the checkpoint shows the result.
+                raise TokenLimit(f"used {used} tokens, but its category allows {context.category.tokens}")
+        # After an input, the stream holds every question that the graph asks. After a resume, it omits a question that
+        # was pending before, and an author's graph may stop without one: then only the checkpoint shows the result.
         whole = isinstance(order, Input) and not self._foreign and not context.run_json
         if whole and newest is not None and not asked_any:
             ended = Ended(stopped="end", step=self._step(newest, mark, before, at_end=True))
@@ -470,7 +470,7 @@ class Engine:
         return replace(ended, step=replace(progress.counted(ended.step), wake_after_s=wake))
 
     def _unless_caught(self, ended: Ended, thread_id: str) -> Ended:
-        """Return the result of a run; it is a failure if the run ended although the guard had asked the author."""
+        """Return the result of a run, which is a failure if the run ended although the guard had asked the author."""
         asked = {str(one["tool"]): str(one["scope"]) for one in self._questions.get(thread_id, {}).values()}
         if ended.stopped != "end" or not asked:
             return ended
@@ -485,7 +485,7 @@ class Engine:
         if "write" not in json.loads(context.run_json or "{}"):
             return await self._past_stop(order, context.thread_id, mark)
         place, refused = _config(context.thread_id, turn=context), ""
-        if isinstance(order, Input):  # after a crash, the write was made
+        if isinstance(order, Input):  # the write was made before a crash
             refused = await required("state-write", self._graph, place, context.run_json, order.input_json)
         return order, Ended(stopped="refused" if refused else "end", error=refused)
 
@@ -567,7 +567,7 @@ class Engines:
 
 
 def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:
-    """Return the run's config. Each checkpoint's metadata holds the turn and its grant."""
+    """Return the run's config. Each checkpoint's metadata contains the turn and its grant."""
     metadata = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
     metadata |= {BEFORE: before} if before else {}
     return {"configurable": {"thread_id": thread_id}, "metadata": metadata}
@@ -579,6 +579,6 @@ def _last_id(values: Any) -> str:
 
 
 def _sentence(error: BaseException, secrets: Collection[str]) -> str:
-    """Return an error as a sentence; only an error of ours needs no type in front."""
+    """Return an error as a sentence; only Turnkeeper's own errors need no type in front."""
     text = str(error) if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"
     return redact(text, secrets)[:LONGEST_ERROR]

@@ -1,8 +1,8 @@
 """The history of a thread, as clients of LangGraph use it: the states that stay, writes into them, and forks from them.
 
-The checkpoints of a client's run are marked. They, and the later ones of their thread, stay after the turn, up to a
-limit. LangGraph makes the forks: a run that begins at an earlier checkpoint adds its own checkpoints after it, and the
-newest one is the thread's state.
+The checkpoints of a client's run are marked. They, and the later checkpoints of their thread, stay after the turn, up
+to a limit. LangGraph makes the forks. A run that begins at an earlier checkpoint adds its own checkpoints after it, and
+the newest checkpoint is the thread's state.
 """
 
 import json
@@ -21,8 +21,8 @@ from agent_runtime.store.turn_writes import change_turn
 from turnkeeper.errors import InvalidInput, NotFound
 
 KEPT = "kept_for_clients"  # key in the metadata of the checkpoints that stay after their turn
-MOST_KEPT = 200  # checkpoints of a thread
-MOST_BYTES = 16 << 20  # of their states
+MOST_KEPT = 200  # the most such checkpoints of a thread
+MOST_BYTES = 16 << 20  # the most bytes of their states
 _OPTIONS = ("recursion_limit", "tags", "run_name", "max_concurrency")  # of LangGraph's config, which a client may set
 _OF_LATER_CHANNELS = "counters_since_delta_snapshot"  # in metadata: the state needs earlier checkpoints
 
@@ -31,7 +31,7 @@ def client_run(config: Mapping[str, Any], run: Mapping[str, Any], begins: bool) 
     """Return the config of an interval with the options of its client's run.
 
     If the run `begins` with this interval, it starts at the checkpoint that the run names. Later intervals start at the
-    newest checkpoint, which is the run's own.
+    newest checkpoint, which belongs to the run.
     """
     asked, ours = run.get("config") or {}, dict(config["metadata"])
     ours |= {name: json.dumps(run[name]) for name in stops.WHEN if run.get(name)} | {KEPT: True}
@@ -68,18 +68,18 @@ async def fork(graph: Any, thread_id: str, run: Mapping[str, Any]) -> StateSnaps
 
 
 async def write_state(graph: Any, config: Mapping[str, Any], run_json: str, values_json: str) -> str:
-    """Write values into the newest state of a thread, or into the one that a run names, as a node of the graph.
+    """Write values into the newest state of a thread, or into the state that a run names, as a node of the graph.
 
     The new checkpoint's metadata names the turn, which proves after a crash that the write was made. The steps that
-    follow from a write never run by themselves: the next turn brings the thread to its end first, as after any turn.
+    follow from a write never run on their own: the next turn first brings the thread to its end.
 
     Args:
         config: the thread, and the metadata of the new checkpoint.
         run_json: the turn's options. In `write`, the keys `as_node`, `checkpoint_id` and `then` are optional. `then`
-            lists more values, which are written after `values_json`.
+            lists further values, which are written after `values_json`.
 
     Returns:
-        Why the write was refused; empty if it was made.
+        Why the write was refused; empty if the write was made.
     """
     try:
         await _write(graph, config, json.loads(run_json)["write"], json.loads(values_json or "{}"))

@@ -1,12 +1,12 @@
-"""A graph's input and output: its schema, the messages that begin a turn, and those that the conversation keeps.
+"""A graph's input and output: its schema, the messages that begin a turn, and the messages that the conversation keeps.
 
 If a graph's input has `messages`, the prompt becomes a human message with the turn's id. Any other graph gets the
 payload, which must fit the input's fields; the prompt goes into `prompt` or `input` if the input has such a field. A
 workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, text, or the payload's `input`.
 
 Our own agent gets only the newest turns of its thread. A thread with an hourly task grows without end. With all of its
-messages, each turn would cost more time, tokens and disk than the previous one, until no model could take them. A fire
-reads the facts about earlier fires from memory, so it gets few earlier turns.
+messages, each turn would cost more time, tokens and disk than the previous turn, until the messages exceed the limit of
+every model. A fire reads the facts about earlier fires from memory, so it gets few earlier turns.
 """
 
 import json
@@ -79,7 +79,7 @@ def size(message: AnyMessage) -> int:
 
 
 def after(messages: Sequence[AnyMessage], mark: str) -> Sequence[AnyMessage] | None:
-    """Return the messages after the one with id `mark`; all for an empty mark; None if that message is missing."""
+    """Return the messages after the message `mark`; all for an empty mark; None if that message is missing."""
     if not mark or mark == START:
         return messages
     for index in range(len(messages) - 1, -1, -1):
@@ -107,7 +107,7 @@ class Field:
     """One field of a graph's input.
 
     Attributes:
-        required: True if an input without the field is refused.
+        required: True if the graph refuses an input without the field.
         hint: the field's type.
     """
 
@@ -126,7 +126,7 @@ class Field:
             return None
 
     def takes_text(self) -> bool:
-        """Return whether a plain string fits."""
+        """Return whether a plain string fits the field."""
         return self.check is not None and _fault(self.check, '"text"') == ""
 
 
@@ -136,8 +136,8 @@ class InputSchema:
 
     Attributes:
         model: the pydantic model of the input, or None.
-        whole: True if the input is the value of its only field, not an object that holds it.
-        any_field: True if the input is an object with fields of any name.
+        whole: True if the input is the value of its only field, not an object that contains the field.
+        any_field: True if the input is an object whose fields may have any name.
         made: makes an object of the author's class from the fields; None if the input is a JSON object.
         keeps_state: True if the nodes write fields of a state; False if a workflow of functions returns a value.
     """
@@ -157,18 +157,18 @@ class InputSchema:
 
     @property
     def keeps_messages(self) -> bool:
-        """True if the prompt is given as a message, and the graph's state holds the thread's messages."""
+        """True if the prompt is given as a message, and the graph's state keeps the thread's messages."""
         return self.takes_messages and self.keeps_state
 
     @property
     def prompt_field(self) -> str:
-        """The field for a turn's prompt; empty if there is none."""
+        """The field for a turn's prompt; empty if there is no such field."""
         if self.takes_messages:
             return MESSAGES
         return next((one.name for one in self.fields if one.name in PROMPT_FIELDS and one.takes_text()), "")
 
     def payload(self, prompt: str, payload_json: str, input_json: str = "") -> dict[str, Any]:
-        """Return the input from a prompt, a payload and further fields, which override the others.
+        """Return the input from a prompt, a payload and further fields, which override the payload.
 
         Raises:
             InvalidInput: a field is unknown, missing or of another type.
@@ -184,24 +184,24 @@ class InputSchema:
     def beside_messages(self, input_json: str) -> dict[str, Any]:
         """Return the further fields of a graph that takes messages.
 
-        Raises InvalidInput for a field that does not fit, and for messages, which could remove or change earlier ones.
+        Raises InvalidInput for a field that does not fit, and for messages, which could replace earlier ones.
         """
         given: dict[str, Any] = json.loads(input_json or "{}")
         if MESSAGES in given:
             raise InvalidInput(
-                "the messages are made from the prompt", where=MESSAGES, hint="leave it out and give a prompt"
+                "the messages are made from the prompt", where=MESSAGES, hint="omit them and give a prompt"
             )
         return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
 
     def is_whole(self, prompt: str, input_json: str, run_json: str) -> bool:
-        """Return True if `input_json` is the graph's whole input: for a client's run, or if it holds messages."""
+        """Return True if `input_json` is the graph's whole input: for a client's run, or if it contains messages."""
         return bool(run_json) or (self.keeps_messages and not prompt and MESSAGES in json.loads(input_json or "{}"))
 
     def raw(self, turn_id: str, input_json: str, known: Sequence[AnyMessage], window: Window | None) -> tuple[Any, str]:
         """Return a whole input, and the last message of the state with it, after which the turn's own messages begin.
 
-        Each message has an id. Calls that an earlier turn left without an answer are answered, unless the input
-        answers them. With a `window`, messages before it are removed. Raises InvalidInput.
+        Each message has an id. Calls that an earlier turn left without an answer are answered, unless the input answers
+        them. With a `window`, messages before the window are removed. Raises InvalidInput.
         """
         last = str(known[-1].id) if known else START
         if not self.keeps_messages:
@@ -315,7 +315,7 @@ def read_schema(graph: Any) -> InputSchema:
     """Return the input and output of a compiled StateGraph or of a workflow of functions.
 
     Fields that a pydantic model or a dataclass requires are required. Fields of a TypedDict are required only in a
-    separate input schema, because a state that serves as input also has fields that only nodes fill.
+    separate input schema, because a state that also serves as input has fields that only nodes fill.
     """
     if not isinstance(graph, CompiledStateGraph):
         return _of_workflow(graph)
@@ -345,7 +345,7 @@ class Context:
         """Return the context and the configurable of a turn.
 
         As on LangGraph's own server, each also gets the values of the other, because a graph may read either. Raises
-        InvalidInput for a reserved key, and for a context that does not fit the declared one.
+        InvalidInput for a reserved key, and for a context that does not fit the declared context.
         """
         context = check_configurable(json.loads(context_json or "{}"), "context")
         config = check_configurable(json.loads(config_json or "{}"), "config")
@@ -358,9 +358,9 @@ class Context:
 
 
 def read_context(schema: Any) -> Context:
-    """Return the fields of a graph's declared context; None if it declares no context.
+    """Return the fields of a graph's declared context; None if the graph declares no context.
 
-    Fields of a TypedDict are optional: LangGraph does not check them, and its templates read them with a default.
+    Fields of a TypedDict are optional: LangGraph does not check them, and templates read them with a default.
     """
     hints, required = (_hints(schema), _required(schema, own=False)) if schema is not None else ({}, frozenset())
     found = tuple(Field(name=name, required=name in required, hint=hint) for name, hint in hints.items())
@@ -403,7 +403,7 @@ def workflow_types(graph: Any) -> list[Any]:
 
 
 def messages_of(values: Any) -> list[Any]:
-    """Return the messages of a graph's values, in any form of state; empty if it has none."""
+    """Return the messages of a graph's values, in any form of state; empty if there are none."""
     found: Any = [values] if isinstance(values, BaseMessage) else values
     found = found if isinstance(found, list | tuple) else _value(values, MESSAGES)
     return [one for one in map(_as_message, found) if one is not None] if isinstance(found, list | tuple) else []

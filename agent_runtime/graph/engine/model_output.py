@@ -4,12 +4,12 @@ A subagent's tokens count for the turn that started it, while the subagent runs 
 
 Live output is for readers who follow the conversation; it is never written to disk. Each turn has one state, not a
 queue: the message that its model is writing, and the tool calls of the current step. A reader asks for the new part of
-the state. So a slow reader gets fewer and longer pieces, delays no turn, and costs no memory. Any missed output comes
+the state. So a slow reader gets fewer and longer pieces, delays no turn, and costs no memory. Any missed output arrives
 with the complete turn, from the store.
 
 LangChain asks for callback handlers whenever a model or a tool is about to run, in our own graph and in an author's
-graph. This module answers at that moment. If no reader follows the turn's channel, there is no handler, and
-models do not stream. Otherwise the next model or tool publishes its output.
+graph. This module provides the handlers at that moment. If no reader follows the turn's channel, there is no handler,
+and models do not stream. Otherwise the next model or tool publishes its output.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from agent_runtime.graph.context import bound
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import MODEL, TurnContext, Used, by_model, totals, used_by, used_from
 
-# Keys in the artifact of a subagent's report: tokens read and written; the same by model.
+# Keys in the artifact of a subagent's report: tokens read and written; the same tokens by model.
 SUBAGENT_TOKENS, SUBAGENT_MODELS = "turnkeeper_tokens", "turnkeeper_models"
 LONGEST_NAME = 200
 
 
 def used_in(messages: Sequence[BaseMessage]) -> Used:
-    """Return the tokens that models read and wrote in these messages, as far as reported; includes subagents."""
+    """Return the tokens that models, including those of subagents, read and wrote in these messages, if reported."""
     used = Used()
     for message in messages:
         if isinstance(message, AIMessage) and (told := message.usage_metadata):
@@ -50,7 +50,7 @@ def used_in(messages: Sequence[BaseMessage]) -> Used:
 
 
 def model_of(message: AIMessage) -> str:
-    """Return the model that wrote a message, such as openai:gpt-5. Empty if its provider does not say."""
+    """Return the model that wrote a message, such as openai:gpt-5. Empty if its provider does not name the model."""
     told = message.response_metadata
     name, provider = str(told.get("model_name") or ""), str(told.get("model_provider") or "")
     said = f"{provider}:{name}" if name and provider not in {"", name} else name
@@ -125,11 +125,11 @@ class SubagentUsage:
         self._used: dict[str, Used] = {}
 
     def note(self, call_id: str, used: Used) -> None:
-        """Set a subagent's tokens since its start."""
+        """Set the tokens of a subagent since its start."""
         self._used[call_id] = used
 
     def used(self, call_id: str) -> Used:
-        """Return the tokens of a call's subagent so far; none if it has called no model."""
+        """Return the tokens of a call's subagent so far; no tokens if it has called no model."""
         return self._used.get(call_id, Used())
 
     def unreported(self, reported: Collection[str]) -> Used:
@@ -141,7 +141,7 @@ _SUBAGENTS: ContextVar[SubagentUsage | None] = ContextVar("turnkeeper_subagent_u
 
 
 def subagent_usage() -> SubagentUsage:
-    """Return the counter of the running turn's subagents; outside a turn, a counter that is not read."""
+    """Return the counter of the running turn's subagents; outside a turn, a counter that no code reads."""
     return _SUBAGENTS.get() or SubagentUsage()
 
 
@@ -151,11 +151,11 @@ def counting_subagents(usage: SubagentUsage) -> AbstractContextManager[SubagentU
 
 
 LONGEST_REPORT = 1000  # characters
-MOST_REPORTS = 64  # reports of a turn that are kept for slow readers
-LONGEST_MESSAGE = 256 * 1024  # characters of a message's live output; the rest comes with the turn
-MOST_CALLS = 64  # calls of one step in the live output
+MOST_REPORTS = 64  # most reports of a turn that are kept for slow readers
+LONGEST_MESSAGE = 256 * 1024  # most characters of a message's live output; the rest comes with the turn
+MOST_CALLS = 64  # most calls of one step in the live output
 _SILENT_TAGS = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph hides a model's output
-_INNER = "|"  # separator in a checkpoint's namespace; only a subgraph's has one
+_INNER = "|"  # separator in a checkpoint's namespace, which only the namespace of a subgraph contains
 _CALLBACKS: ContextVar["LiveCallbacks | None"] = ContextVar("turnkeeper_live_output", default=None)
 T = TypeVar("T")
 Count = Callable[[], int | None]
@@ -190,7 +190,7 @@ class OutputPiece:
     """A piece of a turn's live output.
 
     Attributes:
-        after: the number of messages of agents and tools in the turn before this one.
+        after: the number of messages of agents and tools in the turn before this message.
         message: the message's name; a new name means that the message began again.
         offset: characters of the message before this piece.
         calls: the tool calls of the step, each in its newest state.
@@ -215,7 +215,7 @@ class _State:
     text: str = ""
     calls: dict[str, RunningCall] = field(default_factory=dict)
     reports: deque[GraphReport] = field(default_factory=lambda: deque(maxlen=MOST_REPORTS))
-    elsewhere: bool = False  # the turn runs on another machine, which sends its output
+    elsewhere: bool = False  # the other machine that runs the turn and sends its output
 
 
 class Listener:
@@ -234,8 +234,8 @@ class Listener:
         """Return the unread output of running turns, one piece per turn.
 
         Args:
-            ready: takes a turn's id and a number; returns True if the reader has that many messages of the turn.
-                If it returns False, the turn waits for the next call.
+            ready: takes a turn's id and a number; returns True if the reader has that many messages of the turn. If it
+                returns False, the turn's output waits for the next call.
         """
         mine = {turn_id: one for turn_id, one in self._states.items() if one.channel == self._channel}
         if self._passes_on:
@@ -370,7 +370,7 @@ class LiveOutput:
 
 
 def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiece | None:
-    """Return the part of a turn's state that is not known yet; None if all is known."""
+    """Return the part of a turn's state that the reader does not know yet; None if the reader knows all of it."""
     calls = tuple(state.calls.values())
     same = known is not None and (known.after, known.message) == (state.after, state.message)
     offset = known.offset if known is not None and same else 0
@@ -392,7 +392,7 @@ def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiec
 
 
 class LiveCallbacks(BaseCallbackHandler):
-    """Publisher of one interval of a turn: of the output of its own model, not of models inside its tools."""
+    """Publisher of the output of a turn's own model in one interval, without that of models inside its tools."""
 
     run_inline = True
     raise_error = False
@@ -412,7 +412,7 @@ class LiveCallbacks(BaseCallbackHandler):
         return self._live.followed(self._turn.channel)
 
     def tap_output_aiter(self, run_id: Any, output: T) -> T:
-        """Return the output. LangChain streams models only for a handler that has this method and the next."""
+        """Return the output. LangChain streams models only for a handler that has this method and the next method."""
         del run_id
         return output
 

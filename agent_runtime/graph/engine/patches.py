@@ -1,4 +1,4 @@
-"""Changes to how LangGraph saves task results, and to what LangChain does around each hook and each of its methods."""
+"""Changes to LangGraph's saving of task results, and to LangChain's work around each hook and each of its methods."""
 
 from collections.abc import Iterator
 from functools import lru_cache, wraps
@@ -45,7 +45,7 @@ _PARAMETERS = "_signature_parameters"
 def _traced_if_asked(*args: Any, **options: Any) -> Any:
     """Decorate a middleware hook as LangSmith does, but at no cost until traces are really sent.
 
-    `create_agent` traces each hook. Even without traces, that switches threads twice and takes a tenth of a turn.
+    `create_agent` traces each hook. Even without traces, this switches threads twice and takes a tenth of a turn.
     """
 
     def decorate(hook: Any) -> Any:

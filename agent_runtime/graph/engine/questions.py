@@ -31,7 +31,7 @@ async def read_questions(
 
     Args:
         recorded: the guard's questions, by LangGraph's id.
-        hash_of: returns the digest of the graph's only tool with a name; empty for none.
+        hash_of: returns the digest of the graph's only tool with a name; empty if no single tool has the name.
     """
     found = {}
     for item in snapshot.interrupts:  # each level repeats the questions of its subgraphs
@@ -72,14 +72,14 @@ async def take_back(
 
     Args:
         answered: ids of the questions that were answered in the failed interval.
-        before: the result of :func:`given_so_far` before the interval.
+        before: the result of :func:`given_so_far` from before the interval.
     """
     again: set[str] = set()
     for level, writes in [found async for found in _writes(graph, saver, config)]:
         raised = {step for step, channel, _ in writes if channel == ERROR}
         raised -= {step for step, channel, _ in writes if channel not in WRITES_IDX_MAP}
         asked = [(step, {item.id for item in value}) for step, channel, value in writes if channel == INTERRUPT]
-        kept = {one for step, ids in asked if step not in raised for one in ids}  # of steps that did not raise
+        kept = {one for step, ids in asked if step not in raised for one in ids}  # answers of steps that did not raise
         for step, ids in asked:
             if step not in raised or not (ids & set(answered)) - kept:
                 continue

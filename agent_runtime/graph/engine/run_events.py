@@ -1,8 +1,8 @@
-"""The events of runs while they happen: a bounded ring for each thread, in memory, from the beginning of a run.
+"""The events of running runs: a bounded ring for each thread, in memory, from the beginning of a run.
 
 LangGraph streams parts in several modes; each becomes an event here, as JSON. Readers that come later get the earlier
-events too. After a restart the ring is empty, and a reader gets the state from the store instead. Where machines share
-a store, a ring also holds the events of runs elsewhere, while it has readers.
+events too. After a restart the ring is empty, and a reader gets the state from the store instead. If machines share a
+store, a ring also contains the events of runs on other machines, while the ring has readers.
 """
 
 import json
@@ -22,13 +22,13 @@ from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import TurnContext
 
-MOST_EVENTS = 5_000  # of a thread
-MOST_CHARACTERS = 32 << 20  # of all data of a thread
+MOST_EVENTS = 5_000  # most events of a thread
+MOST_CHARACTERS = 32 << 20  # most bytes of all data of a thread
 MOST_THREADS = 256
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools")
-LIFECYCLE = "lifecycle"  # a mode of clients, not of LangGraph's stream: where subgraphs begin and end
-CALLS = "events"  # a mode of clients, not of LangGraph's stream: LangChain's events of each call
-_INTERNAL = frozenset({"tasks"})  # recorded for each run with events: they show where subgraphs begin and end
+LIFECYCLE = "lifecycle"  # a mode for clients, not a mode of LangGraph's stream: the beginnings and ends of subgraphs
+CALLS = "events"  # a mode for clients, not a mode of LangGraph's stream: LangChain's events of each call
+_INTERNAL = frozenset({"tasks"})  # recorded for each run with events, because they show where subgraphs begin and end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class RunEvent:
         mode: one of :data:`MODES`, or `protocol` (an event of a message in the newer protocol), `lifecycle` (of a
             subgraph) or `status` (of the turn).
         namespace: the path of subgraphs; empty for the graph itself.
-        sender: the other machine's process that runs the turn; empty for this one.
+        sender: the process on another machine that runs the turn; empty for this process.
     """
 
     number: int
@@ -62,8 +62,8 @@ class Ring:
     Attributes:
         readers: the number of streams that read the ring.
         since: changes when the ring gets its first reader.
-        awaited: the turn whose end the newest reader awaits; empty if none.
-        incomplete: the turn that stopped last on another machine and lacks events here, and its state.
+        awaited: the turn whose end the newest reader awaits; empty for none.
+        incomplete: the turn that stopped last on another machine and lacks events here, and the turn's state.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -73,7 +73,7 @@ class Ring:
         self.readers = self.since = 0
         self.awaited = self._broken = ""
         self.incomplete = ("", "")
-        self._heard: dict[str, int] = {}  # by sender: the number there of the newest event
+        self._heard: dict[str, int] = {}  # by sender: the sender's number of the newest event
         self.running = ""  # the turn whose interval runs in this process
         self.stopped = ("", "")  # the turn that stopped last in this process, and its state
 
@@ -92,7 +92,7 @@ class Ring:
     def hear(self, sender: str, after: int, told: Mapping[str, Any]) -> None:
         """Add an event of another machine once. `after` is the number of the previous event there; 0 if there is none.
 
-        If events are missing, the end of the turn is not added: its readers get the state from the store.
+        If events are missing, the end of the turn is not added, so its readers get the state from the store.
         """
         last = self._heard.get(sender, 0)
         if told["number"] <= last:
@@ -115,14 +115,14 @@ class Ring:
 
     @property
     def is_stale(self) -> bool:
-        """True if the turn waits: another machine may continue it, and its events would be missing here."""
+        """True if the turn waits, because another machine may continue it, and its events would be missing here."""
         return bool(self._heard) and not self.running and self.stopped[1] not in {"", *FINISHED}
 
     def after(self, number: int) -> list[RunEvent]:
         return [one for one in self.events if one.number > number]
 
     def start_of(self, turn_id: str, *, resumed: bool = False) -> int:
-        """Return the number before the first event of a turn, or of the newest one if `turn_id` is empty.
+        """Return the number before the first event of a turn, or of the newest turn if `turn_id` is empty.
 
         With `resumed`, return the number at which the turn last waited for a person, if it did.
         """
@@ -158,11 +158,11 @@ class RunEvents:
         return ring
 
     def _drop(self, thread_id: str) -> None:
-        self._numbers = max(self._numbers, self._rings.pop(thread_id).number)  # no number is given twice
+        self._numbers = max(self._numbers, self._rings.pop(thread_id).number)  # each number is given only once
 
     @contextmanager
     def reading(self, thread_id: str, awaited: str) -> Iterator[Ring]:
-        """Read a thread's ring during the block. `awaited` is the turn whose end is awaited; empty if none."""
+        """Read a thread's ring during the block. `awaited` is the turn whose end is awaited; empty for none."""
         ring = self.ring(thread_id)
         if not ring.readers:
             self._since += 1
@@ -218,8 +218,8 @@ class Recorder:
         self._told: set[str] = set()  # messages whose events were recorded
         self._open: dict[tuple[str, ...], str] = {}  # by namespace: the message that is being written, and its text
         self._text: dict[tuple[str, ...], str] = {}
-        self._subgraphs: dict[tuple[str, ...], str] = {}  # with the name of each
-        self._calls: dict[str, str] = {}  # by task: the tool call that it runs
+        self._subgraphs: dict[tuple[str, ...], str] = {}  # the name of each subgraph, by namespace
+        self._calls: dict[str, str] = {}  # by task: the tool call that the task runs
 
     def add(self, mode: str, data: Any, namespace: tuple[str, ...] = ()) -> None:
         self._ring.add(self._turn_id, mode, data, namespace)

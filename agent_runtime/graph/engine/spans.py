@@ -24,7 +24,7 @@ LONGEST_TEXT = 32_768
 class CallSpans(BaseCallbackHandler):
     """Callbacks that make a span of each call, under the span of the turn."""
 
-    run_inline = True  # in order, in the thread of the call
+    run_inline = True  # run in order, in the thread of the call
 
     def __init__(self, spans: TurnSpans, turn_id: str) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class TurnsObserved:
 
 
 def observe(log: EventLog, settings: Settings, clock: Clock) -> TurnsObserved | None:
-    """Trace turns from now on; return None if the settings do not ask for traces."""
+    """Trace turns from now on; return None if the settings request no traces."""
     tracing = tracing_of("agent-runtime", settings.traces, clock)
     return None if tracing is None else TurnsObserved(tracing, log)
 

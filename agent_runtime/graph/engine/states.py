@@ -1,4 +1,4 @@
-"""States of a graph as LangGraph's API has them: their schemas, and the turns of an imported state."""
+"""States of a graph in the form of LangGraph's API: their schemas, and the turns of an imported state."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from agent_runtime.graph.engine.history import KEPT
 from agent_runtime.model.words import shortened
 
 _OURS = frozenset({"grant", "turn_id", BEFORE, KEPT})  # keys of a checkpoint's metadata that no client needs
-_IMPORTED = "(imported)"  # the prompt of a thread that begins without one
+_IMPORTED = "(imported)"  # the prompt of a thread that begins without a prompt
 _WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of an entrypoint's result
 _MESSAGES = {"type": "array", "items": {"type": "object"}}
 

@@ -1,8 +1,8 @@
 """Stops of a graph before or after a step, by `interrupt_before` and `interrupt_after`.
 
-LangGraph stores no record of such a stop: it follows from the checkpoint, and running the graph again passes it. So
-this module derives the stop from the checkpoint, even after a crash. The stop becomes a question to the author, and
-nothing runs before the answer.
+LangGraph stores no record of such a stop. The stop follows from the checkpoint, and running the graph again passes the
+stop. So this module derives the stop from the checkpoint, even after a crash. The stop becomes a question to the
+author, and no step runs before the answer.
 """
 
 import json
@@ -21,7 +21,7 @@ from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc import forms
 
-LONGEST_STATE = 4000  # characters of the state that the author is shown
+LONGEST_STATE = 4000  # most characters of the state that the author is shown
 _OF_LANGGRAPH = frozenset({"source", "step", "parents"})
 _WAYS = ("approve", "reject", "edit")
 WHEN = ("interrupt_before", "interrupt_after")  # the options of a client's run, and the keys of checkpoints' metadata
@@ -49,7 +49,7 @@ class Stop:
 
     @property
     def id(self) -> str:
-        """The stop's id, always the same for this stop and different from all others."""
+        """The stop's id, which is always the same for this stop and differs from all other ids."""
         places = sorted(str(level.config["configurable"]["checkpoint_id"]) for level in self.levels)
         return sha256("|".join(places).encode()).hexdigest()[:32]
 
@@ -85,7 +85,7 @@ async def find(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Stop
 
 
 async def _why(graph: Any, here: Any, saver: BaseCheckpointSaver[Any], level: StateSnapshot) -> str:
-    """Return why a graph stops at this snapshot; empty if it does not stop there by itself."""
+    """Return why a graph stops at this snapshot; empty if the graph itself does not stop there."""
     if here is None or not level.tasks or any(task.interrupts for task in level.tasks):
         return ""
     found = await saver.aget_tuple(level.config)
@@ -103,7 +103,7 @@ async def _why(graph: Any, here: Any, saver: BaseCheckpointSaver[Any], level: St
 
 
 def _nodes(graph: Any, level: StateSnapshot, when: str) -> Any:
-    """Return the steps at which a graph stops: those it was compiled with, and at the root those of a client's run."""
+    """Return the steps at which a graph stops: the compiled ones, and at the root also those of a client's run."""
     compiled: Any = getattr(graph, f"{when}_nodes")
     asked: Any = json.loads(str((level.metadata or {}).get(when) or "null")) if not place(level) else None
     return "*" if "*" in (asked, compiled) else [*(compiled or ()), *(asked or ())]

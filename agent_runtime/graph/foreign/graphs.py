@@ -1,8 +1,8 @@
 """All graphs of a home: find their names, and open the authors' graphs.
 
-The graph of `agent0` is the default one. If its reference points into a `langgraph.json`, the other graphs of that file
-are available too, by their names there; `[graphs]` adds more. If a graph other than the default one cannot be loaded or
-must not run, the runtime still starts, and triggers that name the graph get the reason.
+The graph of `agent0` is the default one. If its reference names a graph in a `langgraph.json`, the other graphs of that
+file are available too, under their names there; `[graphs]` adds more graphs. If a graph other than the default one
+cannot be loaded or must not run, the runtime still starts, and triggers that name the graph get the reason.
 """
 
 from collections.abc import AsyncIterator, Mapping

@@ -1,7 +1,7 @@
-"""Inspection of a graph: the tools that it reaches, and the tool calls that the guard cannot judge.
+"""Inspection of a graph: the tools that the graph reaches, and the tool calls that the guard cannot judge.
 
 The guard judges every tool call of the process (:mod:`agent_runtime.graph.guard.hooks`), so a graph needs no change.
-This module inspects a graph before it runs: its nodes and subgraphs, and the objects that their functions refer to.
+This module inspects a graph before it runs: its nodes and subgraphs, and the objects that their functions use.
 """
 
 import ast
@@ -30,7 +30,7 @@ from langgraph.types import interrupt
 from agent_runtime.graph.guard.overrides import METHODS as TOOL_METHODS
 
 CALLS = "calls"  # in a tool's metadata: the names of the tools that it calls
-MOST_LOOKED_AT = 100_000  # objects; a larger graph counts as not guarded
+MOST_LOOKED_AT = 100_000  # most objects; a larger graph counts as not guarded
 _LIBRARIES = sys.stdlib_module_names | {
     *("langchain", "langchain_core", "langchain_classic", "langchain_openai", "langgraph", "langgraph_sdk"),
     *("pydantic", "pydantic_core", "langsmith", "openai", "anthropic", "httpx"),
@@ -38,8 +38,8 @@ _LIBRARIES = sys.stdlib_module_names | {
 _INSTALLED = tuple(
     Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))
 )
-# The keys by which providers mark their own tools, as `type` or as the only key. In a list that is surely a model's
-# tools, any kind counts.
+# The keys by which providers mark their own tools, as `type` or as the only key. In a list that certainly contains a
+# model's tools, any kind counts.
 _SERVED_KEYS = r"(google_|enterprise_web_|x_|live_|browser_)search(_retrieval)?|google_maps|url_context|code_execution"
 _SERVED_TYPES = r"(web|file)_search|web_fetch|code_interpreter|computer_use|image_generation|local_shell|mcp(_toolset)?"
 _SERVED = re.compile(rf"({_SERVED_KEYS}|{_SERVED_TYPES}|document_library)(_preview|_premium)?([_\d]+)?|\w+_20\d{{6}}")
@@ -78,9 +78,9 @@ class Inspection:
     Attributes:
         tools: names of the reached tools, sorted.
         unguardable: places that let the graph run only if the author trusts it.
-        held: the tools themselves; two may have the same name.
+        held: the tools themselves; two tools may have the same name.
         makers: paths of nodes whose functions make tools; these tools are not in `tools`.
-        results: the types that its tasks (LangGraph's `@task`) return, which checkpoints then hold.
+        results: the types that its tasks (LangGraph's `@task`) return, which checkpoints then contain.
         made: names of the tools that `makers` make, as far as their classes or code show them.
         clients: paths of nodes that use LangGraph's client of a LangGraph server.
         inside: by tool name, the names of the tools that the tool calls, from its function or its metadata.
@@ -127,7 +127,7 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
             and value.checkpointer is False
             and inspect_graph(value).tools
         ):
-            why = "it keeps no checkpoints (checkpointer=False), so that no question in it can be answered"
+            why = "it keeps no checkpoints (checkpointer=False), so no question in it can be answered"
         if why:
             problems[Unguardable(where=where, why=why)] = None
     names = sorted({one.name for one in tools})
@@ -153,7 +153,7 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
 def _those(
     functions: Sequence[tuple[str, types.FunctionType]], does: Callable[[types.FunctionType], bool]
 ) -> tuple[str, ...]:
-    """Return the paths of the author's functions that do something."""
+    """Return the paths of the author's functions for which `does` is true."""
     return tuple(sorted({_path(where, one.__name__) for where, one in functions if not _of_library(one) and does(one)}))
 
 
@@ -166,7 +166,7 @@ def _called_in(held: BaseTool) -> tuple[str, ...]:
 
 
 def _result_of(function: Callable[..., Any]) -> Any:
-    """Return the declared result type of a task; Any if there is none or it cannot be read."""
+    """Return the declared result type of a task; Any if the type is missing or cannot be read."""
     try:
         return get_type_hints(function).get("return", Any)
     except (NameError, TypeError, AttributeError):
@@ -230,7 +230,7 @@ def _of_library(thing: Any) -> bool:
 
 @functools.cache
 def _installed(module: str) -> bool:
-    """Return whether a module is in a library folder, and not a file of the author's with the same name."""
+    """Return whether a module is in a library folder, and not a file of the author with the same name."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is None or any(Path(file).resolve().is_relative_to(root) for root in _INSTALLED)
 
@@ -274,7 +274,7 @@ def _makes_client(function: types.FunctionType) -> bool:
 
 
 def _catches_questions(function: types.FunctionType) -> bool:
-    """Return whether an author's function calls a tool, or something named like one, and catches every error."""
+    """Return whether an author's function calls a tool, or an object named like a tool, and catches every error."""
     attempts = [node for node in ast.walk(_syntax(function)) if isinstance(node, ast.Try) and _keeps_all(node.handlers)]
     return any(_tool_calls(function, part) for one in attempts for part in one.body)
 
@@ -289,7 +289,7 @@ def _repeats_calls(function: types.FunctionType) -> bool:
 
 
 def _tool_calls(function: types.FunctionType, part: ast.AST) -> list[ast.AST]:
-    """Return the calls of tools, or of things named like tools, in a part of a function."""
+    """Return the calls of tools, or of objects named like tools, in a part of a function."""
     cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
     known = {name for name, value in (*cells, *function.__globals__.items()) if isinstance(value, BaseTool)}
     return [node for node in ast.walk(part) if _calls_tool(node, known)]
@@ -302,7 +302,7 @@ def _reads_terminal(function: types.FunctionType) -> bool:
 
 
 def _syntax(function: types.FunctionType) -> ast.AST:
-    """Return the syntax of a function; empty if it has no file or is a lambda inside a line."""
+    """Return the syntax of a function; empty if the function has no file or is a lambda inside a line."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -345,7 +345,7 @@ def _is_tool(called: ast.expr, function: types.FunctionType) -> bool:
 
 
 def _name_given_by(maker: Any) -> str:
-    """Return the name of a class's tools; empty if each tool gets its own."""
+    """Return the name of a class's tools; empty if each tool gets a separate name."""
     field = maker.model_fields.get("name") if isinstance(maker, type) and issubclass(maker, BaseTool) else None
     return field.default if field is not None and isinstance(field.default, str) else ""
 
@@ -366,7 +366,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _why_not(value: Any) -> str:
-    """Return why the guard cannot check calls of this object; empty if it can."""
+    """Return why the guard cannot check calls of this object; empty if the guard can check them."""
     if isinstance(value, RemoteGraph):
         return "it runs on another server, which cannot ask the author"
     if isinstance(value, ToolNode) and (changed := _changed(type(value), ToolNode, _NODE_METHODS)):
@@ -376,7 +376,7 @@ def _why_not(value: Any) -> str:
     if isinstance(value, _Unseen):
         return f"it holds more than {value.most:,} objects; the rest was not inspected"
     served = _served_in(value)
-    return f"the model's provider runs {', '.join(served)} by itself" if served else ""
+    return f"the model's provider itself runs {', '.join(served)}" if served else ""
 
 
 def _served_in(value: Any) -> list[str]:
@@ -390,7 +390,7 @@ def _served_in(value: Any) -> list[str]:
 
 
 def _well_known(tool: Mapping[Any, Any]) -> bool:
-    """Return whether a value is a provider's tool in any place, by its type or its only key."""
+    """Return whether a value is a provider's tool in any position, by its type or its only key."""
     if isinstance(kind := tool.get("type"), str):
         return _SERVED.fullmatch(kind) is not None
     return len(tool) == 1 and all(_SERVED.fullmatch(str(key)) and isinstance(tool[key], Mapping) for key in tool)

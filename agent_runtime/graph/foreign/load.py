@@ -1,7 +1,7 @@
 """Loading of an author's graph in any form that LangGraph projects use, from its reference to the engine.
 
 `project` finds the graph without importing anything. An error in the author's code becomes one InvalidInput with the
-place in the code.
+position in the code.
 
 An opened graph is inspected, refused or guarded, and bound to our checkpoints. `report` makes the output of `turnkeeper
 graph check`.
@@ -41,8 +41,8 @@ from agent_runtime.permissions.judge import FOREIGN
 from agent_runtime.workspace.memory import Namespaces
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
-MOST_LAYERS = 4  # a factory may give a coroutine that gives a context manager that gives a builder
-WANTED = "give a StateGraph, a compiled one, an @entrypoint, a factory or an async context manager of one"
+MOST_LAYERS = 4  # a factory may return a coroutine that returns a context manager that returns a builder
+WANTED = "give a StateGraph, a compiled graph, an @entrypoint, or a factory or an async context manager of one"
 Graph = Pregel[Any, Any, Any, Any]
 _RUNTIME = (sdk_runtime._ExecutionRuntime, sdk_runtime._ReadRuntime)  # noqa: SLF001  what ServerRuntime stands for
 
@@ -54,7 +54,7 @@ class Loaded:
     Attributes:
         kind: the forms around the graph, outermost first: `factory, builder`.
         graph: compiled, without our checkpointer.
-        unset: the variables that the project asks for and that are not set.
+        unset: the variables that the project requests and that are not set.
     """
 
     reference: Reference
@@ -69,7 +69,7 @@ class Loaded:
 async def load(reference: Reference, environ: Mapping[str, str]) -> AsyncIterator[Loaded]:
     """Import and make a graph, and close its resources at the end of the block.
 
-    The project's variables are added to the process's environment, except those that `environ` has.
+    The project's variables are added to the process's environment, except those that `environ` already has.
 
     Raises:
         InvalidInput: the module cannot be imported, lacks the attribute, or the attribute is not a graph.
@@ -136,7 +136,7 @@ async def _peel(reference: Reference, found: Any, kinds: list[str], stack: Async
 
 
 def _arguments(reference: Reference, factory: Callable[..., Any], lent: LentStore) -> dict[str, Any]:
-    """Return a factory's arguments, as LangGraph's own server does: nothing, a config, its runtime, or both."""
+    """Return a factory's arguments, as LangGraph's own server does: none, a config, its runtime, or both."""
     try:
         asked = [one for one in inspect.signature(factory).parameters.values() if one.kind in _NAMED]
     except (TypeError, ValueError):
@@ -230,13 +230,13 @@ def _module_of(file: Path) -> tuple[Path, str]:
 
 
 def _import_alone(file: Path) -> ModuleType:
-    """Import a file under a name of its own if another module has its name; checkpoints need a stable name."""
+    """Import a file under a separate name if another module has its name, because checkpoints need a stable name."""
     name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None, "the name ends with .py"
-    assert spec.loader is not None, "so that there is a loader for it"
+    assert spec.loader is not None, "so that Python finds a loader for it"
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -247,7 +247,7 @@ def _import_alone(file: Path) -> ModuleType:
 
 
 def _place(error: BaseException, reference: Reference) -> str:
-    """Return the innermost line of the project's own code in an error's traceback, else the reference."""
+    """Return the innermost line of the project's own code in an error's traceback, or else the reference."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     roots = [*reference.folders, *([_module_of(reference.file)[0]] if reference.file else [])]
@@ -281,7 +281,7 @@ class Opened:
     trusted: bool
 
     def problem(self) -> InvalidInput | None:
-        """Return why this graph must not run; None if it may."""
+        """Return why this graph must not run; None if it may run."""
         reference = self.loaded.reference
         if self.inspection.unguardable and not self.trusted:
             first, *others = self.inspection.unguardable
@@ -308,7 +308,7 @@ class Opened:
     def bind(self, saver: BaseCheckpointSaver[Any]) -> Graph:
         """Return the graph with our checkpoints, and with the guard around its tool calls.
 
-        No tool of the graph has a scope of ours, whatever its name: each has `tool:<name>` and counts as a write.
+        No tool of the graph has a scope of Turnkeeper, whatever its name: each has `tool:<name>` and counts as a write.
 
         Raises:
             InvalidInput: the graph must not run.
@@ -317,7 +317,7 @@ class Opened:
         self.require()
         if not watched():
             raise RuntimeError("no guard watches the tool calls of this process")
-        # A copied graph loses the types that its state declares; a saver from compilation has them.
+        # A copied graph loses the types that its state declares; a saver that was given at compilation keeps them.
         graph = self.loaded.graph
         if isinstance(graph, CompiledStateGraph):
             saver = cast("BaseCheckpointSaver[Any]", graph.builder.compile(checkpointer=saver).checkpointer)
@@ -333,11 +333,11 @@ async def open_graph(
 ) -> AsyncIterator[Opened]:
     """Load the graph of a reference, and close its resources at the end of the block.
 
-    A relative path in the reference is relative to `base`. `trusted` holds the targets of the graphs that may run
-    although they cannot be guarded. The process's environment overrides the project's own.
+    A relative path in the reference is relative to `base`. `trusted` contains the targets of the graphs that may run
+    although the guard cannot guard them everywhere. The process's environment overrides the project's own.
 
     Raises:
-        InvalidInput: there is no such graph, or it cannot be made.
+        InvalidInput: no such graph exists, or the graph cannot be made.
     """
     reference = find_graph(text, base)
     async with load(reference, environ) as loaded:
@@ -368,7 +368,7 @@ def report(
     """Return the report on a graph: its tools and their grants, the unguarded places, and the verdict.
 
     `absolute` is the reference in a form that is valid in any folder; `default_tier` is the tier of namespaces without
-    one; `label` is the graph's name in categories; `assistants` are the assistants of the graph.
+    a tier; `label` is the graph's name in categories; `assistants` are the assistants of the graph.
     """
     loaded, problem, needed = opened.loaded, opened.problem(), packages.packages_of(opened.loaded.reference)
     schema, shared = read_schema(loaded.graph), shared_names(opened.inspection.held)
@@ -420,14 +420,14 @@ def _stops(graph: Graph) -> list[str]:
 
 
 def verdict(opened: Opened) -> str:
-    """Return `guarded`, `trusted` (runs, not guarded everywhere) or `refused`."""
+    """Return `guarded`, `trusted` (runs, but not guarded everywhere) or `refused`."""
     if opened.problem() is not None:
         return "refused"
     return "trusted" if opened.inspection.unguardable else "guarded"
 
 
 def _assistant(name: str, one: Assistant, context: Context, schema: InputSchema) -> dict[str, str]:
-    """Return an assistant of the graph and its errors; missing values are not errors, since a task may give them."""
+    """Return an assistant of the graph and its errors; missing values are not errors, because a task may give them."""
     try:
         context.made(canonical(one.context), canonical(one.config))
         if one.input:

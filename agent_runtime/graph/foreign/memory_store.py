@@ -1,8 +1,8 @@
 """Memory as LangGraph's store: `runtime.store` in a graph, or `InjectedStore` in a tool.
 
 The entries are those of our own tools, in the same table, under the same scopes. The gate decides about each operation
-as about a tool call, and the operation checks the scope again. If a node is run again, its writes still happen once. A
-write counts as a tool call of its turn. Outside a turn there is no memory to read or write.
+as it does about a tool call, and the operation checks the scope again. If a node is run again, its writes still happen
+once. A write counts as a tool call of its turn. Outside a turn there is no memory to read or write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,12 +41,12 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def holds(value: Any, wanted: Mapping[str, Any] | None) -> bool:
-    """Return whether a value passes a filter, which holds a value or operators such as `$gte` for each field.
+    """Return whether a value passes a filter, which contains a value or operators such as `$gte` for each field.
 
     Only an object has fields.
 
     Raises:
-        InvalidInput: the operator is unknown, or compares numbers but its operand is not a number.
+        InvalidInput: the operator is unknown, or the operator compares numbers but its operand is not a number.
     """
     fields = value if isinstance(value, Mapping) else {}
     return all(_fits(fields.get(field), want) for field, want in (wanted or {}).items())
@@ -91,14 +91,14 @@ def _matches(condition: base.MatchCondition, namespace: tuple[str, ...]) -> bool
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """An admitted operation that reads."""
+    """An admitted operation that reads entries."""
 
     run: Callable[[Connection], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Writing:
-    """An admitted operation that writes."""
+    """An admitted operation that writes entries."""
 
     run: Callable[[Connection], Outcome]
     call: Call
@@ -111,7 +111,7 @@ class _Search:
     """A search by meaning over entries that were read. Embeddings are made outside transactions.
 
     Attributes:
-        by_words: the result of a search by words, used if embeddings fail.
+        by_words: the result of a search by words, which is used if embeddings fail.
     """
 
     query: str
@@ -127,8 +127,8 @@ _Written = list[tuple[_Writing, Outcome]]
 class MeaningIndex:
     """Search by meaning: entries ranked for a query, by the embeddings that a project configures.
 
-    LangGraph's own in-memory store holds the vectors. An entry is embedded when a search first reads it, and again
-    after a change; a new process starts with an empty index. The caller chooses the entries that a search may find.
+    LangGraph's own in-memory store holds the vectors. An entry is embedded when a search first reads it, and after each
+    change; a new process starts with an empty index. The caller chooses the entries that a search may find.
     """
 
     def __init__(self, config: base.IndexConfig) -> None:
@@ -277,7 +277,7 @@ class MemoryStore(base.BaseStore):
             wanted = {**_args_of(spot.shelf), **more}
             _, _, args = self._ask(scope, "read", wanted, self._reaching(spot, turn))
             query = None if scope == READ else str(args.get("query") or "")
-            if query == "":  # no words would list everything, which needs another scope
+            if query == "":  # a search without words would list everything, which needs another scope
                 raise InvalidInput("a search needs words", where="query")
             found.append((replace(spot, shelf=_shelf(args)), query))
         return found
@@ -302,7 +302,7 @@ class MemoryStore(base.BaseStore):
         return _Writing(run=run, call=call, scope=scope, entry=(shelf, key))
 
     def _reaching(self, spot: Spot, turn: TurnContext) -> TurnContext:
-        """Return the turn for one operation, since a category may grant the graph's own part without the whole tier."""
+        """Return the turn for one operation: a category may grant the graph's own part without the whole tier."""
         category, own = turn.category, self._names.own(turn)
         if OWN_PART not in category.memory or not _inside(spot, own):
             return turn
@@ -328,7 +328,7 @@ class MemoryStore(base.BaseStore):
 def lend(
     graph: Graph, workspace: Workspace, gate: Gate, names: Namespaces | None = None, opened: Opened | None = None
 ) -> Graph:
-    """Return the graph with memory as its store; a graph that has a store already keeps it."""
+    """Return the graph with memory as its store; a graph that already has a store keeps its store."""
     memory = MemoryStore(workspace, gate, names, opened.loaded.store.index if opened else None)
     if graph.store is None:
         graph.store = memory

@@ -43,7 +43,7 @@ class Packages:
 
     @property
     def command(self) -> str:
-        """The command that installs the missing packages next to Turnkeeper; empty if none is missing."""
+        """The command that installs the missing packages next to Turnkeeper; empty if no package is missing."""
         return (
             shlex.join([*_installer(), *(part for one in self.missing for part in _argument(one))])
             if self.missing
@@ -59,7 +59,7 @@ def _installer() -> list[str]:
 
 
 def packages_of(reference: Reference) -> Packages:
-    """Return the packages that a project lacks. Installs and imports nothing."""
+    """Return the packages that a project lacks. The function installs and imports nothing."""
     missing, conflicts = [], []
     for asked in dict.fromkeys(_asked(reference)):
         try:
@@ -78,7 +78,7 @@ def packages_of(reference: Reference) -> Packages:
 
 
 def hint(reference: Reference, module: str) -> str:
-    """Return advice about a missing module. Never guess a package from the module's name."""
+    """Return advice about a missing module. The function never guesses a package from the module's name."""
     needed, name = packages_of(reference), module.partition(".")[0]
     if not needed.missing:
         return f"no file of the project lists a package with {name}; find it, then run: {install_command('PACKAGE')}"
@@ -89,13 +89,13 @@ def hint(reference: Reference, module: str) -> str:
 
 
 def install(packages: Packages) -> None:
-    """Install the missing packages without changing installed ones, so that Turnkeeper itself stays the same.
+    """Install the missing packages without changing installed packages, so that Turnkeeper itself stays the same.
 
     Raises:
         TurnkeeperError: the installer failed; its output says why.
     """
     pinned = [f"{one.name}=={one.version}" for one in metadata.distributions() if one.name and "+" not in one.version]
-    # In a file: a package's address may hold a password, and other users can read a program's arguments.
+    # Use a file, because a package's address may contain a password, and other users can read a program's arguments.
     wanted = [one for one in packages.missing if not one.startswith("-")]
     places = [part for one in packages.missing if one.startswith("-") for part in _argument(one)]
     with _lines(dict.fromkeys(pinned)) as constraints, _lines(wanted) as requirements:
@@ -113,7 +113,7 @@ def install(packages: Packages) -> None:
 
 
 _UV_LACKS = re.compile(r"The package `([^`]+)` does not have an extra named `([^`]+)`")
-_TOGETHER = "what the project needs must go together with what is installed here"
+_TOGETHER = "the packages that the project needs must be compatible with the packages that are installed here"
 
 
 def _check_extras(program: Sequence[str], asked: Sequence[Requirement]) -> None:
@@ -121,7 +121,7 @@ def _check_extras(program: Sequence[str], asked: Sequence[Requirement]) -> None:
 
     pip and uv only warn about such a version. If they find no version, the installation itself fails with the reason.
     """
-    if program[1] == "pip":  # of uv, which writes no report
+    if program[1] == "pip":  # output of uv, which writes no report
         argv = [*program, "--dry-run"]
         tried = subprocess.run(argv, capture_output=True, text=True, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  as below
         for version, extra in _UV_LACKS.findall(tried.stderr):

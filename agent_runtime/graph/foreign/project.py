@@ -1,4 +1,4 @@
-"""The place of an author's graph, by its reference and LangGraph's project file. Imports nothing.
+"""The location of an author's graph, by its reference and LangGraph's project file. Imports nothing.
 
 A reference is `langgraph.json:name`, `file.py:attribute` or `module:attribute`. A `langgraph.json` is LangGraph's own
 project file: its `graphs` name files, its `dependencies` that begin with a dot are folders to import from, and its
@@ -27,7 +27,7 @@ _USED = frozenset({"$schema", "dependencies", "env", "graphs", "store"})
 _NO_IMAGE = "no image is built"
 _IGNORED = {
     "api_version": _NO_IMAGE,
-    "auth": "its login is used only by clients of the LangGraph API, if [project] is enabled; nodes find no user",
+    "auth": "its login is used only by clients of the LangGraph API, if [project] is enabled; nodes see no user",
     "base_image": _NO_IMAGE,
     "checkpointer": "Turnkeeper keeps the checkpoints; the project's own path, ttl and serde are not used",
     "dockerfile_lines": "no image is built: install here what these lines install",
@@ -38,7 +38,7 @@ _IGNORED = {
     "node_version": "JavaScript does not run here",
     "pip_config_file": "no package is installed by this file",
     "pip_installer": _NO_IMAGE,
-    "priority": "turns of a thread run in the order in which they come",
+    "priority": "turns of a thread run in the order in which they arrive",
     "source": "no image is built; the project runs from its folder",
     "ui": "components are not shown",
     "webhooks": "no request is sent when a turn ends; see [notify] command",
@@ -55,12 +55,12 @@ class Reference:
         text: the author's reference, used in errors.
         file: the Python file, absolute; None for an installed module.
         module: the module's dotted name; empty if there is a file.
-        folders: folders to import from, besides the file's own.
+        folders: folders to import from, in addition to the file's own folder.
         environment: the project's variables; the process's variables override them.
         project: the folder of its `langgraph.json`, or of the file.
         store: the `store` key of `langgraph.json`; None if it is absent.
         stated: the whole `langgraph.json`; empty without one.
-        example: the example of a missing file of variables.
+        example: the example of a missing file with variables.
     """
 
     text: str
@@ -99,7 +99,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """The name of the graph's own part of memory: `garden.agent`, the same after its project has moved."""
+        """The name of the graph's own part of memory: `garden.agent`. It stays the same if the project moves."""
         place, _, name = self.text.rpartition(":")
         if self.file is None:
             return f"{self.module}.{name}"
@@ -193,7 +193,7 @@ def _read_project(text: str, path: Path) -> dict[str, Any]:
 def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
     """Return the folders to import from: the project, its dependencies that are folders, and `src` in each.
 
-    If a dependency is a package itself, return the folder around it, as LangGraph's own images do.
+    If a dependency itself is a package, return the folder around it, as LangGraph's own images do.
     """
     named = project.get("dependencies", [])
     if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
@@ -211,7 +211,7 @@ def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
 
 
 def _environment(project: Mapping[str, Any], path: Path) -> tuple[Mapping[str, str], Path | None]:
-    """Return the project's variables; if their file is missing, the example that lists the wanted ones."""
+    """Return the project's variables; if their file is missing, also return the example that lists them."""
     stated = project.get("env") or {}
     if isinstance(stated, str):
         file = _absolute(stated, path.parent)
@@ -220,7 +220,7 @@ def _environment(project: Mapping[str, Any], path: Path) -> tuple[Mapping[str, s
         example = file.with_name(f"{file.name}.example")
         if example.is_file():
             return {}, example
-        if file.name == ".env":  # such a file is not stored with a project, and is not always needed
+        if file.name == ".env":  # such a file is not stored with a project, and not every project needs it
             return {}, None
         raise InvalidInput(f"env names a missing file: {file}", where=str(path), hint="make it, or remove env")
     if not isinstance(stated, dict):
@@ -245,7 +245,7 @@ def _meaning(key: str, value: Any) -> str:
     """Return the consequence of a key without effect; empty if the key is not set."""
     if key == "python_version":
         here = ".".join(map(str, sys.version_info[:2]))
-        return "" if value == here else f"the project asks for Python {value}, and this is {here}"
+        return "" if value == here else f"the project requests Python {value}, but this is {here}"
     return _IGNORED.get(key, "unknown here; it has no effect") if value else ""
 
 
@@ -302,7 +302,7 @@ def served(settings: Settings, home: Home) -> dict[str, Reference]:
 
 
 def findings(home: Home) -> Iterator[tuple[str, str]]:
-    """Yield what the default graph's project names and this home does not serve, and the remedy."""
+    """Yield the applications that the default graph's project names and this home does not serve, and the remedy."""
     named = {"http": "HTTP routes (http.app)", "auth": "a login (auth)"}
     try:
         config = load_settings(home)
@@ -324,7 +324,7 @@ def _names_in(text: str, base: Path) -> dict[str, str]:
 
 
 def _reference_of(text: str, base: Path) -> tuple[str, str]:
-    """Return the file of a reference and the name in it; equal for equivalent references."""
+    """Return the file of a reference and the name in it, which are equal for equivalent references."""
     place, _, name = text.rpartition(":")
     return (str(_absolute(place, base)) if _is_path(place) else place), name
 

@@ -1,7 +1,7 @@
 """Reports of an author's graph while it runs: its custom events, and the messages and state of its subgraphs.
 
-Reports are for readers who follow the conversation, and are never written to disk: messages and output are stored with
-the turn. For a turn without text of its own, this module finds the values that its nodes returned.
+Reports are for readers who follow the conversation. They are never written to disk, because messages and output are
+stored with the turn. For a turn that produced no text, this module finds the values that its nodes returned.
 """
 
 import json
@@ -21,7 +21,7 @@ LONGEST_WAKE_S = 31 * 86_400
 
 
 class Reports:
-    """Reporter for one interval of a turn: it reports the graph's stream while a reader follows the turn's channel."""
+    """Reporter of a graph's stream in one interval of a turn, while a reader follows the turn's channel."""
 
     def __init__(self, live: model_output.LiveOutput | None, turn: TurnContext, said: model_output.Count) -> None:
         self._live = live
@@ -68,7 +68,7 @@ class Reports:
         """Yield the new messages and fields of a subgraph since the last call, without its input."""
         first, known = place not in self._known, self._known.get(place, {})
         fields = values if isinstance(values, Mapping) else getattr(values, "__dict__", {})
-        # As JSON, because some values, such as arrays, cannot be compared directly.
+        # Use JSON, because some values, such as arrays, cannot be compared directly.
         told = {key: inputs.as_json(value) for key, value in fields.items() if key != inputs.MESSAGES}
         self._known[place] = told
         for message in inputs.messages_of(values):

@@ -1,6 +1,6 @@
-"""Steps at which a turn stopped, and which the new version of its graph no longer has, also inside subgraphs.
+"""Steps at which a turn stopped, and which the new version of its graph lacks, including steps inside subgraphs.
 
-LangGraph would end such a graph as if it were done. In Turnkeeper, the turn waits, and fails when it is continued.
+LangGraph would end such a graph as if it had finished. In Turnkeeper, the turn waits, and fails when it is continued.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -14,7 +14,7 @@ from agent_runtime.graph.engine import stops
 from turnkeeper.errors import Conflict
 
 _NEXT = "branch:to:"  # prefix of LangGraph's channels that trigger a next step
-_CONTINUES = "__pregel_resuming"  # LangGraph's key in the config of a subgraph: whether its parent continues
+_CONTINUES = "__pregel_resuming"  # LangGraph's key in the config of a subgraph: True if its parent continues
 _FIRST: Any = PregelLoop._first  # noqa: SLF001  every graph that continues passes here, and no public function
 
 
@@ -33,7 +33,7 @@ async def lost(graph: Any, saver: Any, config: Any) -> tuple[list[str], frozense
 async def hidden(graph: Any, saver: Any, config: Any) -> Callable[[], Awaitable[None]]:
     """Return a check for the end of a graph that continues.
 
-    It raises Conflict if a subgraph that had stopped did not continue, because its step no longer calls it.
+    It raises Conflict if a stopped subgraph did not continue, because its step no longer calls it.
     """
     before = []
     for level in stops.levels(await graph.aget_state(config, subgraphs=True)):
@@ -53,7 +53,7 @@ async def hidden(graph: Any, saver: Any, config: Any) -> Callable[[], Awaitable[
 
 
 def _begin(self: PregelLoop, **how: Any) -> Any:
-    """Raise Conflict if a graph of this process is to continue at a step that it no longer has."""
+    """Raise Conflict if a graph of this process would continue at a step that it no longer has."""
     continues = self.config["configurable"].get(_CONTINUES, self.input is None or isinstance(self.input, Command))
     if continues and (gone := _next(self.checkpoint, self.nodes)):
         raise _no_step(stops.place(self), gone)
@@ -64,7 +64,7 @@ setattr(PregelLoop, "_first", _begin)  # noqa: B010  the type checker refuses a 
 
 
 def _next(checkpoint: Any, besides: Collection[str] = ()) -> list[str]:
-    """Return the next steps of a checkpoint, without some."""
+    """Return the next steps of a checkpoint, without the steps in `besides`."""
     values = checkpoint["channel_values"]
     triggered = (name.removeprefix(_NEXT) for name in values if name.startswith(_NEXT))
     return [name for name in (*triggered, *(sent.node for sent in values.get(TASKS) or ())) if name not in besides]

@@ -1,7 +1,7 @@
 """The store settings of a project's `langgraph.json`: search by meaning, and the lifetime of entries.
 
 Embeddings are made as LangGraph's own server makes them: by a provider's name (`openai:text-embedding-3-small`), or by
-a function of the project (`./embed.py:embed`). If they cannot be made, search is by words.
+a function of the project (`./embed.py:embed`). If they cannot be made, search uses words.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,13 +16,13 @@ from agent_runtime.workspace.memory import Namespaces
 from turnkeeper.errors import InvalidInput
 
 _BY_WORDS = "search is by words"
-_KEPT = "entries are kept until they are deleted; a put with a ttl of its own fails"
+_KEPT = "entries are kept until they are deleted; a put with its own ttl fails"
 _UNKNOWN = "unknown here; the store works without it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """The used part of `store` in a `langgraph.json`.
+    """The part of `store` in a `langgraph.json` that Turnkeeper uses.
 
     Attributes:
         index: the configuration of search by meaning; None for search by words.
@@ -36,7 +36,7 @@ class StoreSettings:
 
 
 class LentStore(BaseStore):
-    """The store that a factory gets: it forwards to the store of turns, as soon as there is one."""
+    """The store that a factory gets. It forwards to the store of turns after the first turn begins."""
 
     def __init__(self) -> None:
         self.store: BaseStore | None = None
@@ -49,13 +49,13 @@ class LentStore(BaseStore):
 
     def _lent(self) -> BaseStore:
         if self.store is None:
-            what = "a factory runs before there is a turn, and the store belongs to turns"
+            what = "a factory runs before any turn, and the store belongs to turns"
             raise InvalidInput(what, where="runtime.store", hint="use it in a node or a tool")
         return self.store
 
 
 def read_store(stated: Any, attribute: Callable[[str], Any]) -> StoreSettings:
-    """Return the used part of a project's store settings. `attribute` imports a `./file.py:name`."""
+    """Return the part of a project's store settings that Turnkeeper uses. `attribute` imports a `./file.py:name`."""
     if stated is None:
         return StoreSettings()
     if not isinstance(stated, Mapping):

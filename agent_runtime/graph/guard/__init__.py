@@ -1,6 +1,6 @@
 """The guard around every tool call: a call in scope runs; otherwise the author is asked before anything happens.
 
-Code enforces this, whatever a prompt says. `gate` decides about one call, and binds an approval to it. `middleware`
+Code enforces this, regardless of any prompt. `gate` decides about one call, and binds an approval to it. `middleware`
 asks the gate for the calls of our own agent, `hooks` for every other tool call of the process.
 """
 

@@ -1,13 +1,13 @@
 """The arguments of a tool call for an approval: an exact digest, and a form that the author can read.
 
-The author approves all of a tool's arguments except those that LangGraph itself put in. An annotation or a name shows
-where a value should come from, but a caller, such as a model, may give another value. So a value is left out only if it
-is LangGraph's own: by its class, or because a `ToolNode` put this very object into this very call. An object without an
-exact content is not shown either if the tool marks it as injected, because no model can give an object.
+The author approves all of a tool's arguments except those that LangGraph itself inserted. An annotation or a name shows
+where a value should come from, but a caller, such as a model, may give another value. So a value is omitted only if it
+is LangGraph's own: by its class, or because a `ToolNode` inserted this very object into this very call. An object
+without an exact content is also omitted if the tool marks it as injected, because no model can give an object.
 
 Two values are equal if their contents are equal: their classes, with code and attributes, and all values inside them,
 including those that `str()` leaves out, cuts or hides. A secret (`SecretStr` and the like) counts with its content, but
-is shown as asterisks. A value without an exact content is a problem: a call that needs an approval is then refused.
+is shown as asterisks. A value without an exact content is a problem, so a call that needs an approval is refused.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from agent_runtime.graph.guard.identity import attributes, content_digest, exact_text
 from agent_runtime.model.approval import DEEPEST_ARGS, canonical
 
-MOST_ITEMS_SHOWN = 1000  # of an array
+MOST_ITEMS_SHOWN = 1000  # most items of an array
 MOST_BITS_IN_DIGITS = 10_000  # Python refuses to convert much longer numbers to decimal
 _REFERENCES = frozenset("O&PzZX")  # in an array's format: objects, pointers, strings stored elsewhere, functions
 _SECRETS = (Secret, SecretStr, SecretBytes)
 _HIDDEN = "**********"
 _BASES = (str, int, float, list, tuple, dict, set, frozenset, bytes)
-_HEAP = 1 << 9  # in a type's flags: it was made by a class statement
+_HEAP = 1 << 9  # in a type's flags: a class statement made the type
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +45,7 @@ class Written:
     Attributes:
         shown: JSON for the author.
         digest: the digest of their content; equal only for equal contents.
-        problem: why they cannot be shown to the author; empty if they can.
+        problem: why they cannot be shown to the author; empty if they can be shown.
         plain: True if they are plain JSON.
     """
 
@@ -57,7 +57,7 @@ class Written:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Injected:
-    """A value that no model should give; objects inside may be handles without a content."""
+    """A value that no model should give; objects inside the value may be handles without a content."""
 
     value: Any
 
@@ -74,7 +74,7 @@ class _Writer:
     """Writer of values in a form to show, and as contents: JSON in which a list names the kind of its value.
 
     Attributes:
-        problem: the first value without an exact content; empty for none.
+        problem: the first value without an exact content; empty if there is none.
     """
 
     def __init__(self, *, handles: bool = False) -> None:
@@ -120,7 +120,7 @@ class _Writer:
             if type(key) is not str:
                 self.plain, name = False, canonical(name)
             if name in shown:
-                self._say(at, f"has two keys that are written {name!r:.60}")
+                self._say(at, f"has two keys that are both written {name!r:.60}")
             shown[name], content = self.write(inner, f"{at}.{name}" if at else name, depth + 1)
             contents.append([known_as, content])
         return shown, ["dict", *sorted(contents, key=canonical)]
@@ -149,7 +149,7 @@ class _Writer:
         return written
 
     def _of_base(self, base: type, value: Any, at: str, depth: int) -> tuple[Any, Any]:
-        """Write the value that an object holds as one of Python's own classes, with no method of the object's class."""
+        """Write an object's value as one of Python's own classes, without using any method of the object's class."""
         if base is bytes:
             raw = bytes.__getitem__(value, slice(None))
             return repr(raw), ["bytes", raw.hex()]
@@ -169,7 +169,7 @@ class _Writer:
         bases = [one for one in built_in if one in _BASES]
         declared = isinstance(value, BaseModel) or dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
         if len(bases) < len(built_in) or len(bases) > 1 or not (declared or bases):
-            return self._opaque(value, at, f"is an object of {_name(kind)}, which cannot be written down exactly")
+            return self._opaque(value, at, f"is an object of {_name(kind)}, which cannot be written exactly")
         shown, state = self._state(value, at, depth)
         if not bases:
             return shown, ["object", _name(kind), content_digest(kind), state]
@@ -209,12 +209,12 @@ def _name(kind: type) -> str:
 
 
 def _view(value: Any) -> memoryview | None:
-    """Return the memory of an array; None for other values, and if the memory may hold addresses."""
+    """Return the memory of an array; None for any other value, and for memory that may contain addresses."""
     try:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
-    kinds = set(re.sub(r":[^:]*:", "", view.format))  # without the names of fields
+    kinds = set(re.sub(r":[^:]*:", "", view.format))  # the format lacks the names of fields
     is_of_c = any(one.__module__ == "_ctypes" for one in type(view.obj).__mro__)  # the format of a union is incomplete
     of_numpy = getattr(value, "dtype", None)
     hides = getattr(of_numpy, "kind", "") in {"M", "m"} or bool(getattr(of_numpy, "metadata", None))  # units, notes
@@ -248,7 +248,7 @@ class _Names:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _PutIn:
-    """The values that a `ToolNode` put into its next call."""
+    """The values that a `ToolNode` inserted into its next call."""
 
     tool: str
     call_id: str
@@ -260,7 +260,7 @@ _PUT_IN: ContextVar[_PutIn | None] = ContextVar("turnkeeper_put_in", default=Non
 
 
 def note_put_in(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Store the values that LangGraph put into a call, by comparing the call before and after."""
+    """Store the values that LangGraph inserted into a call, by comparing the call before and after the insertion."""
     had = before["args"]
     values = {name: value for name, value in after["args"].items() if name not in had or had[name] is not value}
     _PUT_IN.set(_PutIn(tool=before["name"], call_id=before["id"] or "", values=values))
@@ -269,7 +269,7 @@ def note_put_in(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 def chosen(tool: BaseTool, args: Mapping[str, Any], call_id: str | None = None) -> dict[str, Any]:
     """Return the arguments that an approval covers, for :func:`write`.
 
-    If the call has an id, the values that LangGraph put into this very call are left out.
+    If the call has an id, the values that LangGraph inserted into this very call are omitted.
     """
     marked, put_in = _names_of(tool).marked, _PUT_IN.get()
     own: Mapping[str, Any] = {}

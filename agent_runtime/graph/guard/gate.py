@@ -1,9 +1,9 @@
 """The gate that decides about one tool call: it may run, the author must be asked, or it is refused.
 
-Nothing is allowed by default. A call outside a turn never runs. A tool has one of our scopes only if it is that very
-tool, whatever its name; any other tool is `tool:<name>` and counts as a write. An approval covers one call with exactly
-the content that the author saw. If an answer does not fit, the author is asked again. The author is also asked again if
-the category was narrowed since, because an approval covers only the scopes that the call lacked at the question.
+Nothing is allowed by default. A call outside a turn never runs. A tool has one of Turnkeeper's scopes only if it is
+that very tool; any other tool is `tool:<name>` and counts as a write. An approval covers one call with exactly the
+content that the author saw. If an answer does not fit, the gate asks again. The gate also asks again if the category
+was narrowed since, because an approval covers only the scopes that the call lacked at the question.
 
 An approval is bound to the tool, its scope and identity (:mod:`agent_runtime.graph.guard.identity`), to the arguments
 (:mod:`agent_runtime.graph.guard.arguments`) and to an id that stays the same when the call is run again. The guard
@@ -36,8 +36,8 @@ from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
 
-_TWO = "another tool has the name {0} too, or had it before, or the code or values of {0} have changed"
-_BOUND = "{0}: an approval is for this object, in this process"
+_TWO = "another tool also has or had the name {0}, or the code or values of {0} have changed"
+_BOUND = "{0}: an approval is only for this object, in this process"
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts its own tasks
 
 
@@ -55,7 +55,7 @@ class RepeatedCalls:
         Args:
             call: all known facts about the call, as text.
         """
-        run = configurable().get(_IN_TASK)  # a new one for each run of a node
+        run = configurable().get(_IN_TASK)  # a new counter for each run of a node
         with self._lock:
             if run is None:  # the caller is never run again
                 return f"{call}|outside {next(self._outside)}"
@@ -65,7 +65,7 @@ class RepeatedCalls:
 
 
 def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
-    """Return an id for a call without one; the id stays the same if its node is run again."""
+    """Return an id for a call without an id; the id stays the same if its node is run again."""
     written = write(args)
     about = written.shown if written.plain and not written.problem else written.digest
     return direct_id(approval.canonical([at, name, about]))
@@ -101,7 +101,7 @@ Narrow = Callable[[TurnContext], TurnContext]
 
 
 class LimitReached(RuntimeError):
-    """The turn continued to call tools long after its category's limit; it fails."""
+    """The turn continued to call tools long after its category's limit, and therefore fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +110,10 @@ class CallRequest:
 
     Attributes:
         tool: the tool; None if no tool has the name.
-        call_id: the same whenever LangGraph runs this call again.
+        call_id: an id that stays the same whenever LangGraph runs this call again.
         args: the arguments from the model or graph, without those that LangGraph injects.
         why: the caller's reason for the call; may be empty.
-        known: scope and effect, if the call uses an object of ours in a graph, such as its store.
+        known: scope and effect, if the call uses one of Turnkeeper's own objects in a graph, such as its store.
     """
 
     tool: BaseTool | None
@@ -161,16 +161,16 @@ class _Start:
 _STARTED: ContextVar[tuple[_Start, ...]] = ContextVar("turnkeeper_subagents", default=())
 NO_TURN = Refused(text="this call was made outside a turn; it was not run")
 NOBODY_THERE = Refused(
-    text="an earlier question of this turn got no answer, so nothing more is asked; this call was not run"
+    text="an earlier question of this turn got no answer, so the turn asks no more questions; this call was not run"
 )
 ONLY_READS = Refused(
-    text="this loop only reads, and its author is asked nothing; this call was not run: continue without it"
+    text="this loop only reads, and asks its author nothing; this call was not run, so continue without it"
 )
 OTHER_PROCESS = Refused(text="this call was made in a process other than the turn's; it was not run")
 
 
 def over_limit(number: int, most: int) -> str:
-    """Return why a call exceeds the limit; empty if it does not.
+    """Return why a call exceeds the limit; empty if it is within the limit.
 
     Args:
         number: the call's number, from 1, in its turn or in the turn's subagent.
@@ -188,7 +188,7 @@ def over_limit(number: int, most: int) -> str:
 def limits(turn: TurnContext) -> list[tuple[tuple[str, ...], int]]:
     """Return the limits on calls made here, the innermost subagent's first and the turn's last.
 
-    Each limit has the path of nested subagents (empty for the whole turn), and the maximum number of calls there.
+    Each limit has the path of nested subagents (empty for the whole turn), and the maximum number of their calls.
     """
     started = [one for one in _STARTED.get() if one.turn_id == turn.turn_id]
     names = tuple(one.name for one in started)
@@ -228,8 +228,8 @@ class Gate:
         """Return the current turn; None if there is none, in which case the call must be refused.
 
         Args:
-            given: LangGraph's runtime context from the graph's caller. It can narrow the turn, as for a subagent, but
-                can neither widen nor replace it.
+            given: LangGraph's runtime context from the graph's caller. This context can narrow the turn, as for a
+                subagent, but can neither widen nor replace the turn.
         """
         turn = current_turn()
         if turn is None:
@@ -274,11 +274,11 @@ class Gate:
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)
         halts = needs_proposal(scope, effect, turn)
-        # The author decides a call that he was asked about, even if it is granted now.
+        # The author decides a call about which the turn has asked, even if the call is granted now.
         was_asked = bool(turn.asked) and self._call(request, verdict, turn).was_asked(turn.asked)
         if was_asked or (halts and not turn.writes_approved):
             name = turn.category.name
-            why = f"category {name} does not act by itself; approving covers this turn's other writes"
+            why = f"category {name} is not autonomous; approving covers this turn's other writes"
             asked_before = Verdict(allowed=True, missing_scope=scope, reason=why if halts else "it was asked before")
             return self._put_to_author(request, turn, "proposal" if halts else "permission", asked_before)
         return Admitted(args=request.args, context=turn)
@@ -293,12 +293,12 @@ class Gate:
         return spec.scope, spec.effect
 
     def hash_of(self, graph: str, name: str) -> str:
-        """Return the digest of a graph's only tool with a name; empty if there is none or several."""
+        """Return the digest of a graph's only tool with a name; empty if no tool or several tools have the name."""
         digest = self._names[graph].only(name) if graph in self._names else ""
         return approval.tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
 
     def _asks_again(self, request: CallRequest, turn: TurnContext) -> str:
-        """Return why the grant of a call's scope does not cover the call; empty if it does."""
+        """Return why the grant of a call's scope does not cover the call; empty if the grant covers it."""
         if request.known is None and self.named(request)[0].startswith(FOREIGN) and self._is_shared(request, turn):
             return f"{_TWO.format(request.name)}, so no category grants either"
         return self._content(request, turn).asks
@@ -348,7 +348,7 @@ class Gate:
         hashes = {name: write({name: value}).digest for name, value in request.args.items()}
         call = replace(call, arg_hashes=hashes, once_only=self._once_only(request, turn, verdict))
         if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
-            why += f"; inside it may call {', '.join(inner)}: each is judged by itself"
+            why += f"; inside it may call {', '.join(inner)}: each is judged separately"
         answer = _decided(kind, call, why, turn.thread_id)
         decision, edited = answer["decision"], answer.get("args")
         if decision == "approve":
@@ -363,7 +363,7 @@ class Gate:
     def _once_only(self, request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
         """Return why the author must approve this call each time; empty if a standing exception is possible."""
         if request.known is None and request.tool is None:
-            return "there is no tool of this name"
+            return "no tool has this name"
         scope = self.named(request)[0]
         if request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
             return _TWO.format(request.name)
@@ -400,7 +400,7 @@ def _may(answer: Mapping[str, Any], call: approval.AskedCall) -> bool:
 
 
 def _ask(question: dict[str, Any]) -> Any:
-    """Interrupt the graph with a question of the guard, and record the question; return the answer if there is one."""
+    """Interrupt the graph with a question of the guard, and record it; return the answer if there already is one."""
     try:
         return interrupt(question)
     except GraphInterrupt as asked:
@@ -410,7 +410,7 @@ def _ask(question: dict[str, Any]) -> Any:
 
 
 class _Names:
-    """The owners of tool names. A grant names one tool; if two tools have the name, the grant counts for neither."""
+    """The owners of tool names. A grant names one tool; if two tools have the name, it counts for neither of them."""
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
         self._found = {id(tool): (tool, tool.name) for tool in tools}

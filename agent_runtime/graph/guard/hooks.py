@@ -1,12 +1,12 @@
-"""The guard under every tool call of the process, from any caller and by any way to the tool.
+"""The guard under every tool call of the process, whatever the caller and the way to the tool.
 
 An author's graph binds its own tools to a `ToolNode` or to an agent inside a node or another tool, or calls
 `tool.invoke` itself. All of these calls reach `BaseTool.run` or `BaseTool.arun`. While a runtime watches, both ask the
 gate first. A call that our own agent's guard admitted passes once; calls inside a tool are separate calls.
 
-A plain `ToolNode` runs all calls of a message as one task: on a resume, finished calls would run again, and answers
-would be matched to calls by their order. So while a runtime watches, each call becomes a task of its own, as in
-LangChain's agents: its result is kept, and its question has its own id.
+A plain `ToolNode` runs all calls of a message as one task. On a resume, finished calls would run again, and answers
+would be matched to calls by their order. So while a runtime watches, each call becomes a separate task, as in
+LangChain's agents, with its own stored result and its own question id.
 
 Both methods are replaced for the whole process, not per graph, because a graph that is called inside a node's function
 cannot be found. Methods of an author's class that replace these, or run a tool in any other way, are judged first;
@@ -15,8 +15,8 @@ their inner call of the same tool with the same arguments then passes.
 Tasks that a node or a tool leaves running act for no turn. A process that is forked, or started by `multiprocessing`,
 can call no tool, because its calls could be neither judged nor counted here.
 
-If a reader wants the events of tools, each call writes two: one before the tool begins, and one after its answer and
-before the answer is used. Tools run on the event loop and in threads; both wait here until the event is on disk.
+If a reader wants the events of tools, each call writes two events: one before the tool begins, and one after its answer
+and before the answer is used. Tools run on the event loop and in threads; both wait here until the event is on disk.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class ToolEvents:
         self._clock = clock
 
     def of_call(self, turn_id: str, tool: str, call: str, own: ToolUse | None) -> "Execution | None":
-        """Return the writer of one call; None if there is nothing to write. `own` is a call that no message holds."""
+        """Return the writer of one call; None if there is nothing to write. `own` is a call that is in no message."""
         if self._store.event_source.wanted.isdisjoint(OF_TOOLS) and own is None:
             return None
         return Execution(events=self, turn_id=turn_id, tool=tool, call=call, own=own)
@@ -100,11 +100,11 @@ class ToolEvents:
 class Execution:
     """One admitted call of a tool.
 
-    A call that a cancellation or a question interrupts has not ended: the graph makes it again, or the turn is over.
+    An interrupted or cancelled call has not ended: the graph makes it again, or the turn has ended.
 
     Attributes:
-        call: the same whenever the graph makes this call again, and unique in the turn.
-        own: the call if no message of the graph holds it.
+        call: an id that stays the same whenever the graph makes this call again, and is unique in the turn.
+        own: the call if no message of the graph contains it.
     """
 
     events: ToolEvents
@@ -155,16 +155,16 @@ _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts i
 
 @dataclass(kw_only=True)
 class _Pass:
-    """A pass for one call that was already judged. A pass is used once: a wrapper that retries is judged again."""
+    """A pass for one call that was already judged. A pass is used once, so a wrapper that retries is judged again."""
 
     tool: BaseTool | None
     call_id: str
     about: arguments.Written
     used: bool = False
-    counted: bool = False  # and its events are written
+    counted: bool = False  # the events of the call are written too
 
     def fits(self, tool: BaseTool, call_id: str, args: Mapping[str, Any]) -> bool:
-        """Return whether this is the call, and it has not run yet."""
+        """Return whether this is the call of the pass, and the call has not run yet."""
         if self.tool is not tool or self.call_id != call_id or self.used or self.about.problem:
             return False
         return self.about.digest == arguments.write(args).digest
@@ -199,7 +199,7 @@ class _Watch:
     process: int
 
 
-# The wrapped functions. No public API shows what a node puts into a call.
+# The wrapped functions. No public API shows the values that a node inserts into a call.
 _RUN, _ARUN = BaseTool.run, BaseTool.arun
 _INVOKE: Any = ToolNode.invoke
 _AINVOKE: Any = ToolNode.ainvoke
@@ -402,7 +402,7 @@ def _invoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> An
         return _INVOKE(self, _alone(call, state), get_config(), **kwargs)
 
     start = _as_task(self, one)
-    futures = [start(call) for call in calls]  # start all in order before waiting for one
+    futures = [start(call) for call in calls]  # start all calls in order before waiting for one
     return _joined(self, [_result(future.result) for future in futures], kind)
 
 

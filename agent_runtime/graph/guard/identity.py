@@ -1,4 +1,4 @@
-"""The identity of a tool: a digest of its code and values, the same after a restart.
+"""The identity of a tool: a digest of its code and values, which is the same after a restart.
 
 The digest covers the tool's fields, and the code, constants, closure, defaults and attributes of each function, class
 and object that it reaches. It does not cover variables of modules, or data that a tool reads from files or the network.
@@ -40,14 +40,14 @@ from pydantic_core import PydanticUndefined
 
 from turnkeeper.entropy import SystemEntropy
 
-MOST_VALUES = 2000  # in one value of a tool
+MOST_VALUES = 2000  # most objects in one value of a tool
 MOST_KEPT = 256  # objects that cannot be weakly referenced
 DEEPEST = 60
 _PROCESS = SystemEntropy().hex(32)
 _NUMBERS = itertools.count()
 _PLAIN = frozenset({str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented)})
 _NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types and variables
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # nothing depends on them
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # attributes on which nothing depends
 _OF_THREADS: Mapping[type, frozenset[str]] = {  # attributes that change with each use, and that no result depends on
     threading.Condition: frozenset({"_waiters"}),
     threading.Semaphore: frozenset({"_value"}),
@@ -72,7 +72,7 @@ _NOT_CODE = frozenset(
     {"__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "_abc_impl"}
     | {"__annotations_cache__", "__static_attributes__", "__firstlineno__", "__signature__", "__class_vars__"}
     | {"__slotnames__"}  # Python adds this when an object of the class is first copied or pickled
-    | {"_value2member_map_"}  # of an enum: it grows with each combination of flags
+    | {"_value2member_map_"}  # cache of an enum, which grows with each combination of flags
 )
 _LABELS = frozenset({"metadata", "tags"})  # of LangChain's own classes of tools: only callbacks see them
 _GIVEN = "__pydantic_fields_set__"  # in a slot: the names of the fields that were set
@@ -96,7 +96,7 @@ class Identity:
 
 
 class _InexactError(Exception):
-    """A value has no content that can be written."""
+    """A value that has no content that can be written."""
 
 
 def content_digest(value: Any) -> str:
@@ -128,13 +128,13 @@ class _Writer:
     """Writer of values as digests.
 
     Attributes:
-        problem: the first value without a content; empty for none.
+        problem: the first value without a content; empty if there is none.
     """
 
     def __init__(self) -> None:
         self.problem = ""
         self._around: dict[int, int] = {}  # the values being written, by id, with their depth
-        self._known: dict[int, tuple[Any, str]] = {}  # the value too, which keeps its id valid
+        self._known: dict[int, tuple[Any, str]] = {}  # the value too, so that its id stays valid
         self._cycles = self._values = 0
 
     def held(self, value: Any) -> str:
@@ -194,7 +194,7 @@ class _Writer:
         offsets = sum(getattr(kind, at) > getattr(base, at) for at in ("__dictoffset__", "__weakrefoffset__"))
         hidden = kind.__basicsize__ - base.__basicsize__ - _WORD * (slots + offsets)
         shadowed = any(type(vars(one).get("__dict__")) not in {type(None), *_MEMBERS} for one in kind.__mro__)
-        is_client = isinstance(value, Runnable) and not isinstance(value, BaseTool)  # a model or a graph: it changes
+        is_client = isinstance(value, Runnable) and not isinstance(value, BaseTool)  # a model or a graph, which changes
         if len(bases) > 1 or base not in _BASES or hidden > 0 or shadowed or kind is object or is_client:
             raise _InexactError(f"it holds an object of {_name(kind)}, whose content cannot be compared")
         parts = [part for key, held in sorted(_fields(value).items()) for part in (key, self.write(held))]
@@ -317,9 +317,9 @@ def _is_of_module(kind: type) -> bool:
 
 
 def _variable(value: object) -> str | None:
-    """Return the name of the module's variable that holds a bare object; None if none does.
+    """Return the name of the module's variable that holds a bare object; None if no variable holds it.
 
-    If several modules hold the object, the module that makes it counts: others may be imported later or never.
+    If several modules hold it, the module that makes it counts: others may be imported later or never.
     """
     if (known := _VARIABLES.get(id(value))) is not None:
         return known[1]
@@ -360,7 +360,7 @@ def attributes(value: Any) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return all attributes of an object, without cached properties and what LangChain's tools remember."""
+    """Return all attributes of an object, without cached properties and the values that LangChain's tools remember."""
     kinds = type(value).__mro__
     found = attributes(value)
     for name in _layout(kinds)[1].intersection(found):
@@ -374,7 +374,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _layout(kinds: tuple[type, ...]) -> tuple[list[tuple[int, str, Any]], frozenset[str]]:
-    """Return the slots of a class, and the names of its cached properties. A class gets no slots later."""
+    """Return the slots of a class, and the names of its cached properties. A class gets no more slots later."""
     members = [(number, *member) for number, kind in enumerate(kinds) for member in vars(kind).items()]
     slots = [one for one in members if type(one[2]) is types.MemberDescriptorType]
     return slots, frozenset(name for _, name, member in members if isinstance(member, functools.cached_property))
@@ -384,12 +384,12 @@ def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return types.CellType  # for an empty cell
+        return types.CellType  # marks an empty cell
 
 
 @functools.lru_cache(maxsize=4096)
 def _code(code: types.CodeType) -> str:
-    """Return the digest of code, which never changes; line numbers and files are left out."""
+    """Return the digest of code, which never changes; line numbers and files are omitted."""
     about = (code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     constants = [_constant(one) for one in code.co_consts]
@@ -429,8 +429,8 @@ _KEPT: deque[int] = deque()  # ids of kept objects, so that no other object gets
 def _serial(value: Any) -> str:
     """Return a name for an object; no later object gets the same name.
 
-    An object that cannot be weakly referenced is kept alive. Only the newest of these objects keep their names; an
-    older one later gets a new name, so that its tool counts as another tool.
+    An object that cannot be weakly referenced is kept alive. Only the newest of these objects keep their names. An
+    older object later gets a new name, so that its tool counts as another tool.
     """
     key = id(value)
     known = _SERIALS.get(key)
@@ -465,7 +465,7 @@ def _is_exact_zone(zone: Any) -> bool:
     return type(zone) in {type(None), timezone}
 
 
-# The digests of what no program can change: empty containers, by the id of their class, and the library's own classes.
+# The digests of objects that never change: empty containers, by the id of their class, and the library's own classes.
 _EMPTY = {id(kind): _digest(kind.__name__) for kind in (list, tuple, set, frozenset, dict)}
 _FIXED: dict[int, str] = {}
 _FIXED |= {id(one): _Writer().write(one) for one in (*_LIBRARY, PydanticUndefined)}

@@ -6,7 +6,7 @@ wrapped. This covers existing classes, and each class that is made later, for ex
 the class or from any of its bases. A class cannot hide these methods by its own `__getattribute__`. An overriding
 method that makes another runnable from a tool, such as `bind`, is refused, because its result might run the tool.
 
-Not covered, as it is plain Python: a function that is assigned to an object or a class after the class was made.
+Not covered, because it is plain Python: a function that is assigned to an object or a class after the class was made.
 """
 
 import functools
@@ -119,7 +119,7 @@ class Overrides:
         for name in _GUARDED:
             owner = _owner(kind, name)
             own = vars(owner).get(name)
-            inherited = owner is not kind and issubclass(owner, BaseTool)  # wrapped in that class
+            inherited = owner is not kind and issubclass(owner, BaseTool)  # the method is wrapped in `owner`
             if owner in _OF_LANGCHAIN or inherited or own is None or hasattr(own, _MARK):
                 continue
             standing = self._instead(name, own)

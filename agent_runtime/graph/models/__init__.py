@@ -1,1 +1,1 @@
-"""The agent's model: made from the settings, called with retries; its answers are checked before use."""
+"""The agent's model. It is made from the settings and called with retries, and its answers are checked before use."""

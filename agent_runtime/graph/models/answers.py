@@ -3,7 +3,7 @@
 An error is classified by its HTTP response and the names of its classes, so that no provider's package is needed. From
 version 1.6 on, LangChain raises one family of errors for all providers; before that, providers raise their own.
 
-LangChain completes a truncated JSON object as well as it can. So a call with half its arguments looks complete, and a
+LangChain completes a truncated JSON object as far as it can. So a call with half of its arguments looks complete, and a
 stream that a server closes early looks like a short answer. This module parses the pieces again, strictly.
 """
 
@@ -48,7 +48,7 @@ class ModelFailed(TurnkeeperError):
     """A model gave no usable answer.
 
     Attributes:
-        used: tokens read and written by its tries, as far as the server reported them.
+        used: tokens that its tries read and wrote, as far as the server reported them.
     """
 
     used = Used()
@@ -74,10 +74,10 @@ class Fault:
 
     Attributes:
         reason: one word for the event log: the HTTP status if there is one.
-        what: the end of a sentence that begins with the model; may quote the server.
-        hint: advice; empty for the general advice.
+        what: the end of a sentence that begins with the model; it may quote the server.
+        hint: advice; empty if the general advice applies.
         again: True if a retry makes sense.
-        asked_s: the wait that the server asks for, in seconds; None if it does not.
+        asked_s: the wait that the server requests, in seconds; None if it requests no wait.
     """
 
     reason: str
@@ -90,8 +90,8 @@ class Fault:
 def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -> Fault:
     """Return the fault for an error of a model call.
 
-    A server may name an instant to wait for, so the runtime's time is an argument. Secrets are hidden before a long
-    text is cut, because the rest of a cut key would not be recognized.
+    A server may name an instant to wait for, so the runtime's time is an argument. The function hides secrets before it
+    cuts a long text, because it would not recognize the rest of a cut key.
     """
     if isinstance(error, Unusable):
         return Fault(reason=error.reason, what=str(error), again=error.again)
@@ -174,7 +174,7 @@ def _asked(error: Exception, now: datetime) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = _until(text, now)
-    return seconds if seconds >= 0 else None  # also if it is not a number
+    return seconds if seconds >= 0 else None  # also if the value is not a number
 
 
 def _until(text: str, now: datetime) -> float:
@@ -207,7 +207,7 @@ LONGEST_ARGS_SHOWN = 200
 
 
 class Pieces(AsyncCallbackHandler):
-    """The pieces of one streamed answer, including one that breaks off."""
+    """The pieces of one streamed answer, including an answer that breaks off."""
 
     def __init__(self) -> None:
         self.all: list[AIMessageChunk] = []
@@ -232,7 +232,7 @@ def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collect
         pieces: the streamed pieces of the answer; empty if it was not streamed.
 
     Raises:
-        Unusable: the answer broke off, or holds nothing usable.
+        Unusable: the answer broke off, or contains nothing usable.
     """
     ending = ending_of(message)
     if pieces and not ending and message.response_metadata.get("model_provider") in _ENDINGS:
@@ -289,7 +289,7 @@ def _calls(message: AIMessage, pieces: Sequence[AIMessageChunk], *, whole: bool)
         for bad in message.invalid_tool_calls:
             wrong[len(calls)] = _not_json(bad.get("args") or "")
             calls.append(ToolCall(name=bad.get("name") or "", args={}, id=bad.get("id"), type="tool_call"))
-    if isinstance(message.content, str):  # else the blocks of the content name the same ids
+    if isinstance(message.content, str):  # otherwise the blocks of the content name the same ids
         _make_unique(calls, message.id or "")
     return [(call, wrong.get(at, "")) for at, call in enumerate(calls)]
 
@@ -305,7 +305,7 @@ def _texts(pieces: Sequence[AIMessageChunk]) -> list[tuple[str, str, str | None]
 
 
 def _read(text: str, *, whole: bool) -> tuple[dict[str, Any], str]:
-    """Return the arguments, or their error. Some models send no text at all for a call without arguments."""
+    """Return the arguments, or their error. Some models send no text for a call without arguments."""
     if not text.strip() and whole:
         return {}, ""
     try:
@@ -344,7 +344,7 @@ def _refusal(call: ToolCall, why: str) -> ToolMessage:
 
 
 def _declined(message: AIMessage) -> str:
-    """Return a refusal in words, from any place where a provider puts it."""
+    """Return a refusal in words, from any position where a provider puts it."""
     said: list[Any] = [message.additional_kwargs.get("refusal")]
     if isinstance(message.content, list):
         said += [block.get("refusal") for block in message.content if isinstance(block, dict)]

@@ -1,8 +1,8 @@
 """Model calls: checked against the daily token budget, retried if that may help, and examined before use.
 
-Only this layer retries. It waits on the runtime's clock, so that a cancellation, a drain and the category's time limit
-interrupt it at once. It also logs each try, its fault and its wait. Errors leave this layer in our own words, without
-keys, because a provider's error would be stored in the checkpoint.
+Only this layer retries. The layer waits on the runtime's clock, so that a cancellation, a drain and the category's time
+limit interrupt it at once. It also logs each try, its fault and its wait. Errors leave this layer in Turnkeeper's own
+words, without keys, because a provider's error would be stored in the checkpoint.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,17 +30,17 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Exhausted, machine_trouble
 from turnkeeper.times import rfc3339
 
-# A call that cannot run is answered here. Before LangChain 1.4, `create_agent` leads from an answered call back to the
-# model only if some middleware has an `after_model` hook.
+# This layer answers a call that cannot run. Before LangChain 1.4, `create_agent` leads from an answered call back to
+# the model only if some middleware has an `after_model` hook.
 _LEADS_BACK_ONLY_BEHIND_A_HOOK = Version(langchain.__version__) < Version("1.4")
 
 
 class TokenBudget:
     """The daily limit on tokens of all turns together, in UTC days, from the turn table.
 
-    Each turn's row holds the tokens of its last counted day, so the sum is exact across restarts, across midnight, and
-    for a turn that is resumed days later. The sum is read before each model call; concurrent calls may together exceed
-    the budget by their own tokens.
+    Each turn's row contains the tokens of its last counted day, so the sum is exact across restarts, across midnight,
+    and for a turn that is resumed days later. The sum is read before each model call; concurrent calls may together
+    exceed the budget by their own tokens.
     """
 
     def __init__(self, cap: int, store: Store, clock: Clock) -> None:
@@ -73,7 +73,7 @@ def next_day(now: datetime) -> datetime:
 Request = ModelRequest[TurnContext]
 Response = ModelResponse[Any]
 Handler = Callable[[Request], Awaitable[Response]]
-_GENERAL = "see whether its server runs and answers; the next fire or message tries again"
+_GENERAL = "check whether its server runs and answers; the next fire or message tries again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +95,9 @@ class CallEnvironment:
 def model_calls(
     settings: ModelSettings, specs: Sequence[ToolSpec], around: CallEnvironment
 ) -> list[AgentMiddleware[Any, Any, Any]]:
-    """Return the middleware for all models but the offline one, which cannot fail.
+    """Return the middleware for all models except the offline one, which cannot fail.
 
-    The middleware must be last in an agent's list, next to the model: the others then see one call and one answer.
+    The middleware must be last in an agent's list, next to the model, so that the others see one call and one answer.
     """
     return [Calls(settings, frozenset(spec.tool.name for spec in specs), around)]
 

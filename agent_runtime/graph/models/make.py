@@ -1,6 +1,6 @@
 """Making of the model, offline or by LangChain, and hiding of its keys.
 
-Errors quote servers, and servers quote keys: `redact` removes keys from every stored text.
+Errors quote servers, and servers quote keys, so `redact` removes keys from every stored text.
 """
 
 import json
@@ -87,12 +87,12 @@ def _long_enough(values: Iterable[str | None]) -> frozenset[str]:
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
-MOST_MADE = 32  # models that are kept: those used last
+MOST_MADE = 32  # the most models that are kept: those that were used last
 _READ = {"model", "base_url"}  # the keys of a task's or an assistant's config that our own agent reads
 _WANTED = {
-    "max_retries": 0,  # only our layer retries: it waits on our clock and logs each try
+    "max_retries": 0,  # only Turnkeeper's layer retries, because it waits on Turnkeeper's clock and logs each try
     "streaming": True,  # a cancelled turn stops at the next piece
-    "stream_usage": True,  # a streaming server reports its tokens only if asked
+    "stream_usage": True,  # a streaming server reports its tokens only on request
 }
 
 
@@ -131,7 +131,7 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
 
 
 class Models:
-    """The models of our own agent: the home's, and those that tasks, assistants and categories choose."""
+    """The models of our own agent: the home's model, and those that tasks, assistants and categories choose."""
 
     def __init__(self, settings: Settings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> None:
         self._settings = settings.model
@@ -145,8 +145,8 @@ class Models:
         Raises InvalidInput if the model cannot be made, at `place` unless the home's model has the same name.
         """
         wanted = chosen(self._settings, config_json, of_category)
-        if wanted.base_url not in self._addresses:  # the key and the conversation would go there
-            hint = "add it to [model] base_url or to an [assistants.NAME] config there, or leave it out"
+        if wanted.base_url not in self._addresses:  # the key and the conversation would be sent there
+            hint = "add it to [model] base_url or to an [assistants.NAME] config there, or omit it"
             raise InvalidInput("is not an address of config.toml", where="config.base_url", hint=hint)
         try:
             return self._made(wanted)

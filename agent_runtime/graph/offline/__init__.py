@@ -1,1 +1,1 @@
-"""The model that needs no key and no network: rules that do the job of each shipped category by quoting texts."""
+"""The model that needs no key and no network. Its rules do the job of each shipped category by quoting texts."""

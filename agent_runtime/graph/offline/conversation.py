@@ -1,7 +1,7 @@
 """The jobs of a channel by rules: answer its author, and summarize new messages.
 
 If an author's message contains orders, the rules carry them out; otherwise they quote matching pages and messages. A
-summary reads the messages since the last one, proposes the most important sentences, and reports its sources.
+summary reads the messages since the last summary, proposes the most important sentences, and reports its sources.
 """
 
 import re
@@ -99,7 +99,7 @@ def _answer_question(brief: Brief, done: Done) -> str:
     for page in answers(done, "workspace_read"):
         quotes = rules.relevant(page["body"], wanted, MOST_QUOTES)
         if not quotes and set(wanted) & set(terms(page["title"])):
-            quotes = rules.salient([page["body"]], MOST_QUOTES)  # its title was asked for
+            quotes = rules.salient([page["body"]], MOST_QUOTES)  # the author asked for its title
         lines += [f"{page['title']} ({page['page']}): {quote}" for quote in quotes]
     for conversation in answers(done, "conversation_read"):
         lines += _quoted(conversation["messages"], wanted)
@@ -234,7 +234,7 @@ def _conversation(done: Done) -> dict[str, Any]:
 
 
 def _since(done: Done) -> str:
-    """Return the time of the last summary, RFC 3339 in UTC, which sorts as text; empty if there was none."""
+    """Return the time of the last summary, RFC 3339 in UTC, which sorts as text; empty if there was no summary."""
     return str(_conversation(done).get("since") or "")
 
 

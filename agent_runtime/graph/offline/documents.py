@@ -1,4 +1,4 @@
-"""A job of the offline model: tell what it read in the files of a prompt.
+"""A job of the offline model that reports the contents of the files in a prompt.
 
 A file is data: the rules read orders such as `remember:` only in the text of the prompt beside it.
 """
@@ -12,7 +12,7 @@ _LONGEST = 100  # characters of a first line
 
 
 def job(brief: rules.Brief) -> rules.Rule | None:
-    """Return the rule for a prompt with files; None for a prompt without."""
+    """Return the rule for a prompt with files; None for a prompt without files."""
     return _read if documents_in(brief.prompt) else None
 
 

@@ -123,7 +123,7 @@ def _goal(brief: Brief) -> Goal:
 
 
 def _before(brief: Brief, done: Done) -> int:
-    """Return the number of earlier steps from memory; 0 if memory has none."""
+    """Return the number of earlier steps from memory; 0 if memory contains none."""
     return next((_numbers(str(entry["text"]))[0] for entry in rules.entries(done) if entry["key"] == _key(brief)), 0)
 
 

@@ -1,13 +1,13 @@
 """The jobs of knowledge by rules: tidy memory, research sources, compare pages with changed sources.
 
-Memory: read the tiers, merge entries that say the same, forget outdated ones. An entry is outdated in three cases: it
-says until when it is valid and that day is over; a newer entry gives its subject (`subject: value`) another value; or
-the prompt sets an age (`older than 90 days`) and the entry is unchanged for longer. An author's entries stay. If all
-calls of a fire succeed, its text is empty, because the calls are on record.
+Memory: read the tiers, merge entries with the same meaning, and forget outdated entries. An entry is outdated in three
+cases: the last day of its stated validity is over; a newer entry gives its subject (`subject: value`) another value; or
+the prompt sets an age (`older than 90 days`) and the entry is unchanged for longer. An author's entries are never
+forgotten. If all calls of a fire succeed, its text is empty, because the calls are on record.
 
 Research: a sweep over the sources in a prompt, and the subagents that read and check sources. If a prompt names more
-pages than one fire reads, the next fire continues after the last page; the channel's memory holds that address. If
-the prompt asks for a review, a reviewer checks each proposal against its source.
+pages than one fire reads, the next fire continues after the last page; the channel's memory stores that page's address.
+If the prompt asks for a review, a reviewer checks each proposal against its source.
 
 Re-validation: if a queued page and its changed source disagree about a fact, the rules record the difference and
 propose the page with the source's fact. If no fact differs, the page is still correct, as far as these rules can tell.
@@ -27,8 +27,8 @@ from agent_runtime.permissions.judge import TIERS
 from agent_runtime.workspace.deviations import Difference, differences
 from agent_runtime.workspace.model import LONGEST_TITLE
 
-MOST_READINGS = 4  # readings of one tier in one turn
-MOST_CHANGES = 25  # in one turn; the next turn continues
+MOST_READINGS = 4  # most readings of one tier in one turn
+MOST_CHANGES = 25  # most changes in one turn; the next turn continues
 MEMORY_SIGNATURE = "(Done by the rule-based offline model, which compares words and dates and does not reason.)"
 _AGE = re.compile(r"(?:older than|(?:not|un)\s*touched for)\s+(\d{1,4})\s+(day|week|month|year)s?\b", re.IGNORECASE)
 _DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
@@ -99,7 +99,7 @@ def expired(text: str, today: str) -> bool:
 
 
 def repeated(notes: Sequence[Note]) -> dict[Note, list[Note]]:
-    """Return, for each entry to keep, the entries of its tier that say the same; entries without any are left out.
+    """Return, for each entry to keep, the entries of its tier with the same meaning, if there are any.
 
     An author's entry is kept before an agent's; otherwise the newest is kept.
     """
@@ -172,7 +172,7 @@ def longest_age_days(prompt: str) -> int | None:
 
 
 def _readings(brief: Brief, done: Done) -> list[Request]:
-    """Return the next readings: the first of each tier, then the rest of incomplete ones."""
+    """Return the next readings: the first of each tier, then the continuations of incomplete readings."""
     calls = []
     for tier in TIERS if brief.may("memory_read") else ():
         pages = [exchange for exchange in done if exchange.tool == "memory_read" and exchange.args.get("tier") == tier]
@@ -184,7 +184,7 @@ def _readings(brief: Brief, done: Done) -> list[Request]:
 
 
 def _changes(brief: Brief, notes: Sequence[Note]) -> list[Request]:
-    """Return the changes to make, each once; no entry is merged into a deleted one."""
+    """Return the changes to make, each once; no entry is merged into a deleted entry."""
     today = brief.nominal[:10]
     stale = {
         note: None for note in notes if not note.authored and _is_stale(note, today, longest_age_days(brief.prompt))
@@ -227,7 +227,7 @@ def _forget(note: Note) -> Request:
 
 
 def _close_memory(brief: Brief, done: Done) -> str:
-    """Return an empty text if a fire succeeded; otherwise the done and the failed calls."""
+    """Return an empty text if a fire succeeded; otherwise report the calls that were made and those that failed."""
     if brief.by_fire and not rules.refusals(done):
         return ""
     gone = sum(exchange.ok for exchange in done if exchange.tool == "memory_forget")
@@ -236,11 +236,11 @@ def _close_memory(brief: Brief, done: Done) -> str:
     return rules.closing(said, done, MEMORY_SIGNATURE)
 
 
-MOST_SOURCES = 5  # read by one turn
-MOST_POINTS = 5  # sentences of one source in a proposal
-MOST_QUOTES = 3  # sentences of one source in a report
+MOST_SOURCES = 5  # most pages that one turn reads
+MOST_POINTS = 5  # most sentences of one source in a proposal
+MOST_QUOTES = 3  # most sentences of one source in a report
 PLACE = "swept up to"  # with the task's name: the memory key of the last address that was read
-SUPPORTED = 0.75  # the part of a claim's words that one supporting sentence must hold
+SUPPORTED = 0.75  # the share of a claim's words that one supporting sentence must contain
 COMPARED = "(By the rule-based offline model, which compares words and does not reason.)"
 _ATTACHMENT = re.compile(r"\battachment:([a-z0-9-]+)/(\S*[^\s.,;:!?)\]])", re.ASCII)
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
@@ -305,7 +305,7 @@ def _place(brief: Brief) -> str:
 
 
 def _due(brief: Brief, done: Done) -> list[str]:
-    """Return the addresses for this fire: those after the last one that was read, then the first ones again."""
+    """Return the addresses for this fire: those after the last address that was read, then the first ones again."""
     named = addresses(brief.prompt)
     kept = rules.entries(done, "memory_search")
     last = next((entry["text"] for entry in kept if entry["key"] == _place(brief)), "")
@@ -378,7 +378,7 @@ def claims(prompt: str) -> list[str]:
 
 
 def supports(text: str, claim: str) -> bool:
-    """Return whether one sentence of a source holds most of a claim's words, and all of its numbers.
+    """Return whether one sentence of a source contains most of a claim's words, and all of its numbers.
 
     >>> supports("In March it broke. The new pump costs 40 euros a year.", "The pump costs 40 euros")
     True
@@ -435,7 +435,7 @@ def _verdict(brief: Brief, done: Done) -> str:
     return "\n".join([*lines, *rules.refusals(done), COMPARED])
 
 
-MOST_ITEMS = 3  # in one fire; the next fires take the rest
+MOST_ITEMS = 3  # most items in one fire; the next fires handle the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,7 +478,7 @@ def _record(_brief: Brief, done: Done) -> list[Request]:
 
 
 def _propose_changes(brief: Brief, done: Done) -> list[Request]:
-    """Propose each differing page with its sources' facts, for statements that the page holds exactly once."""
+    """Propose each differing page with its sources' facts, for statements that the page contains exactly once."""
     pages, bodies = _pages_read(done), dict[str, str]()
     for one in _findings(done) if brief.may("page_propose") else ():
         changed = _replaced(bodies.get(one.page, pages[one.page]["body"]), one.difference)
@@ -541,7 +541,7 @@ def _findings(done: Done) -> list[_Finding]:
 
 
 def _replaced(body: str, difference: Difference) -> str:
-    """Return a body with one statement replaced; empty unless the body holds it exactly once."""
+    """Return a body with one statement replaced; empty unless the body contains the statement exactly once."""
     statement = r"\s+".join(map(re.escape, difference.says.split()))
     changed, count = re.subn(statement, lambda _match: difference.found, body)
     return changed if count == 1 else ""

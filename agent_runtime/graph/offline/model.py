@@ -1,4 +1,4 @@
-"""The rules as a chat model: it answers LangChain's messages with tool calls or text, always the same for a turn.
+"""The rules as a chat model, which answers LangChain's messages with tool calls or text, always the same for a turn.
 
 An answer can also be streamed in pieces, as other models stream.
 """
@@ -30,8 +30,8 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 
 NAME = "offline"
 CHARS_PER_TOKEN = 4
-MOST_PIECES = 40  # of one answer
-PIECE_S = 0.02  # between the pieces of a streamed answer
+MOST_PIECES = 40  # characters of one piece of an answer
+PIECE_S = 0.02  # pause between the pieces of a streamed answer
 _WORDS = re.compile(r"\S+\s*|\s+")
 _WRAPPER = re.compile(r"\A<channel [^>]*>|</channel>\Z")
 _OWN: dict[str, Rule] = {
@@ -77,7 +77,7 @@ class OfflineModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        del tool_choice  # the rules choose
+        del tool_choice  # the rules choose their own calls
         return self.bind(names=[_name_of(tool) for tool in tools], **kwargs)
 
     def _generate(self, messages: list[BaseMessage], *_args: Any, **kwargs: Any) -> ChatResult:
@@ -92,7 +92,7 @@ class OfflineModel(BaseChatModel):
     async def _astream(
         self, messages: list[BaseMessage], *_args: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        """Stream the same answer piece by piece, at the speed of a fast reader, while a reader follows it."""
+        """Stream the same answer piece by piece, at the speed of a fast reader, while a reader follows the turn."""
         parts = pieces(self._answer(messages, **kwargs))
         clock: Clock = self.clock
         for part in parts:

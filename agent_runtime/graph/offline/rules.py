@@ -18,7 +18,7 @@ _REMEMBER = re.compile(r"(?:^|\bthen)[^\S\n]*+remember:\s*(.+)$", re.IGNORECASE 
 
 @dataclass(frozen=True, kw_only=True)
 class Brief:
-    """The model's knowledge of its turn.
+    """The facts that the model knows about its turn.
 
     Attributes:
         scopes: tool scopes that the category grants.
@@ -98,7 +98,7 @@ def call(tool: str, **args: Any) -> Request:
 
 
 def follow(stages: Sequence[Stage], close: Callable[[Brief, Done], str], brief: Brief, done: Done) -> Step:
-    """Return the calls of the first stage that has calls not made yet; after the last stage, the closing text.
+    """Return the calls of the first stage that still has calls to make; after the last stage, return the closing text.
 
     A stage derives its calls from the brief and from earlier answers. A tool that was called in an earlier stage is not
     called again, so a failed or refused call is reported and never repeated.
@@ -187,7 +187,7 @@ def salient(texts: Iterable[str], most: int) -> list[str]:
 
 
 def relevant(text: str, wanted: Sequence[str], most: int) -> list[str]:
-    """Return the sentences with the most wanted words, in their order; sentences without any are left out."""
+    """Return the sentences with the most wanted words, in their order; sentences without such words are left out."""
     found = list(dict.fromkeys(sentences(text)))
     hits = {sentence: len(set(words(sentence)) & set(wanted)) for sentence in found}
     best = [sentence for sentence in sorted(found, key=lambda one: -hits[one]) if hits[sentence]]

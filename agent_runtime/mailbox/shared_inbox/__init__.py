@@ -1,7 +1,7 @@
 """The inbox of an agent in a terminal as rows of a shared store: its envelopes, and its only reader.
 
 The reader holds a lease, which a thread renews. If a reader is stopped or cut off for longer than its lease lasts,
-another reader may follow. So a reader proves its lease before each delivery and with each change. If it loses the lease
+another reader may follow. So a reader proves its lease before each delivery and in each change. If it loses the lease
 during a delivery, the next reader delivers that one envelope again, as after a kill.
 """
 
@@ -144,7 +144,7 @@ class SharedReader(Reader):
         self._renewing.start()
 
     def begin(self) -> None:
-        """Become or remain the reader. Raises NotReader while another reader has the lease."""
+        """Become the reader, or remain the reader. Raises NotReader while another reader has the lease."""
         begun_s, before = self._clock.monotonic(), self._epoch
         if not (before and self._do(lambda c: inboxes.renew_reading(c, self._agent, before))):
             self._epoch = 0
@@ -152,7 +152,7 @@ class SharedReader(Reader):
         self._after, self._renewed_s = 0, begun_s
 
     def ready(self) -> str:
-        """Return why the inbox cannot be read now (another reader, no database); empty if it can."""
+        """Return why the inbox cannot be read now (another reader, no database); empty if it can be read."""
         try:
             if not self._is_reader():
                 self.begin()
@@ -161,7 +161,7 @@ class SharedReader(Reader):
         return ""
 
     def end(self) -> None:
-        """Release the lease. If the database does not answer, the lease expires by itself."""
+        """Release the lease. If the database does not answer, the lease expires without a release."""
         self._over.set()
         self._renewing.join()
         with suppress(*AWAY):
@@ -172,7 +172,7 @@ class SharedReader(Reader):
         return []
 
     def claim(self, limit: int = 1) -> list[Claimed]:
-        """Claim waiting or abandoned envelopes, in order. Quarantine malformed ones. Raises NotReader."""
+        """Claim waiting or abandoned envelopes, in order. Quarantine malformed envelopes. Raises NotReader."""
         taken: list[Claimed] = []
         with self._again():
             while not taken and (rows := self._do(self._claims(limit))):
@@ -188,7 +188,7 @@ class SharedReader(Reader):
         return lambda c: inboxes.claim_envelopes(c, self._agent, self._epoch, limit, self._after)
 
     def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
-        """Deliver one envelope, then acknowledge and archive it. After a passing error, claim it again."""
+        """Deliver one envelope, then acknowledge and archive it. After a passing error, claim the envelope again."""
         with self._again():
             super().finish(claimed, deliver)
             self._finished += 1
@@ -245,7 +245,7 @@ class SharedReader(Reader):
         return bool(self._epoch) and self._clock.monotonic() - self._renewed_s < FENCE_S
 
     def _renew(self) -> None:
-        """Renew the lease until the reading is over."""
+        """Renew the lease until the reader stops."""
         while not self._over.wait(RENEW_S):
             begun_s, epoch = self._clock.monotonic(), self._epoch
             renewal = lambda c, epoch=epoch: inboxes.renew_reading(c, self._agent, epoch)  # noqa: E731

@@ -1,4 +1,4 @@
-"""A folder of the author's, which a turn may read."""
+"""A folder of the author, which a turn may read."""
 
 from turnkeeper.config.surfaces import Surface
 

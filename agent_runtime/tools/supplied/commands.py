@@ -1,6 +1,6 @@
 """The commands `turnkeeper tools`: tools of MCP servers and of Python files, as their sources describe them now.
 
-The commands connect to the servers themselves, whether or not the daemon runs. What is accepted is written into the
+The commands connect to the servers themselves, whether or not the daemon runs. Accepted tools are written into the
 home's `tools.json`, which the daemon reads when it starts.
 """
 
@@ -30,7 +30,7 @@ _PROCESS = "agent-runtime"
 
 @app.callback(no_args_is_help=True)
 def tools() -> None:
-    """See and accept the tools that MCP servers and Python files of yours give the built-in agent."""
+    """See and accept the tools that your MCP servers and Python files give the built-in agent."""
 
 
 @app.command("list")
@@ -38,8 +38,8 @@ def tools() -> None:
 def list_() -> Listed:
     """List the tools that MCP servers and Python files offer now, and whether you accepted them.
 
-    Each server is started or called for this. A tool whose description, schema or configuration changed since you
-    accepted it asks you at each call.
+    The command starts or calls each server. If a tool's description, schema or configuration changed since you accepted
+    it, each of its calls asks you.
 
     Example: turnkeeper tools list
     """
@@ -59,8 +59,8 @@ def add(
 ) -> None:
     """Write an MCP server or a Python file into config.toml, and accept the tools of the server.
 
-    Write keys by hand, as $NAME: `env` for a program, `headers` for an address. The program runs in the home; a file of
-    the current folder is written with its whole path.
+    Write keys manually, as $NAME: `env` for a program, `headers` for an address. The program runs in the home; a file
+    of the current folder is written with its whole path.
 
     Example: turnkeeper tools add files --command "npx -y @modelcontextprotocol/server-filesystem notes"
     """
@@ -80,7 +80,7 @@ def add(
 
 def _whole(word: str) -> str:
     """Return the whole path if a word of a command names a file of the current folder, else the word."""
-    with suppress(OSError):  # a long word can name no file
+    with suppress(OSError):  # a long word cannot name a file
         return str(Path(word).absolute()) if {".", "/"} & {*word} and Path(word).is_file() else word
     return word
 
@@ -131,7 +131,7 @@ def _accept(place: Home, settings: Any, names: list[str], output: Output) -> Non
 
 
 def _look(place: Home, settings: Any) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, Any]]:
-    """Return the rows of all tools, what is wrong with a source, and the offered tools of servers by scope."""
+    """Return the rows of all tools, the problems of sources, and the offered tools of servers by scope."""
     supply: Any = import_module("agent_runtime.tools.supplied.supply")
     offers: Any = import_module("agent_runtime.tools.supplied.offers")
     accepted = offers.read_accepted(place)

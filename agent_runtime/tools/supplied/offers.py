@@ -1,10 +1,10 @@
-"""The tools that the author supplies: what a source offers, what the author accepted, and what is wrong now.
+"""The tools that the author supplies: the offers of a source, the author's acceptance, and present problems.
 
 A source is an MCP server or a Python file. Only plain data passes between a source and the runtime: JSON and texts. So
-a source can move into a process of its own.
+a source can move into a separate process.
 
-The tools of a server are not the author's own words, so the author accepts them before a model sees them. The file
-`tools.json` of the home holds them as he saw them.
+The author did not write the descriptions of a server's tools, so the author accepts the tools before a model sees them.
+The file `tools.json` of the home contains the tools as the author saw them.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ class Offered:
     """A tool as its source describes it.
 
     Attributes:
-        scope: what a category grants: `mcp:<server>.<tool>` or `tools:<function>`.
+        scope: the scope that a category grants: `mcp:<server>.<tool>` or `tools:<function>`.
         source: the name of the server, or the path of the file.
         name: its name at the source.
         schema: the JSON schema of its arguments.
-        basis: a digest of what else a call depends on: the server's configuration, or the function's code.
+        basis: a digest of the other dependencies of a call: the server's configuration, or the function's code.
         inexact: why `basis` is valid in this process only; empty if it is valid after a restart too.
     """
 
@@ -51,13 +51,13 @@ class Offered:
 
     @property
     def content(self) -> str:
-        """A digest of all that an approval is bound to."""
+        """A digest of everything to which an approval is bound."""
         return digest_of([self.scope, self.description, self.schema, self.basis])
 
     def changed(self, now: "Offered | None") -> str:
-        """Return how the source's present description differs from this accepted one; empty if it does not."""
+        """Return how the source's present description differs from this accepted one; empty if both are equal."""
         if now is None:
-            return "its source does not offer it any more"
+            return "its source no longer offers it"
         if now.content == self.content:
             return ""
         parts = ("description", "schema")
@@ -116,12 +116,12 @@ def write_accepted(home: Home, accepted: Mapping[str, Offered]) -> None:
 
 
 def write_problems(home: Home, problems: Mapping[str, str]) -> None:
-    """Write what is wrong with sources and tools, for `status` and `doctor`, each with its reason."""
+    """Write the problems of sources and tools, each with its reason, for `status` and `doctor`."""
     replace_whole(home.run / "tools.json", json.dumps(problems).encode())
 
 
 def findings(home: Home) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with supplied tools, as the running runtime sees them, and the remedy."""
+    """Yield the problems of supplied tools, as the running runtime sees them, and the remedy."""
     try:
         problems = json.loads((home.run / "tools.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -132,6 +132,6 @@ def findings(home: Home) -> Iterator[tuple[str, str]]:
 
 
 def shortened(text: str) -> str:
-    """Return another person's text as one short line."""
+    """Return text of another origin as one short line."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_WHY else f"{line[: LONGEST_WHY - 1]}…"

@@ -1,6 +1,6 @@
-"""A job of the offline model: call the author's own tools as a prompt orders, so that they can be tried without a key.
+"""A job of the offline model: call the author's tools as a prompt orders, so that they can be tried without a key.
 
-An order is a line such as `use mcp:desk.note: {"text": "buy bread"}`. Its call passes the guard like any other.
+An order is a line such as `use mcp:desk.note: {"text": "buy bread"}`. Its call passes the guard like any other call.
 """
 
 import json
@@ -14,7 +14,7 @@ _USE = re.compile(r"^[^\S\n]*+(?i:then )?(?i:use) (mcp:[\w-]+\.|tools:)([\w.-]+)
 
 
 def job(brief: Brief) -> Rule | None:
-    """Return the rule for a prompt with orders; None for a prompt without."""
+    """Return the rule for a prompt with orders; None for a prompt without orders."""
     return _use if _USE.search(brief.prompt) else None
 
 
@@ -29,7 +29,7 @@ def _give_up(brief: Brief, done: Done) -> list[Request]:
 
 
 def _calls(brief: Brief, _done: Done) -> list[Request]:
-    r"""Return the calls that a prompt orders, without those whose arguments cannot be read.
+    r"""Return the calls that a prompt orders, without calls whose arguments cannot be read.
 
     >>> _calls(Brief(prompt='Hello.\nuse mcp:desk.note: {"text": "buy bread"}\nuse tools:beds\nuse tools:water: 2'), ())
     [Request(tool='mcp__desk__note', args={'text': 'buy bread'}), Request(tool='beds', args={})]

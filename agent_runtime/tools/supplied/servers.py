@@ -1,8 +1,8 @@
 """MCP servers as sources of tools, on stdio and over HTTP.
 
-A connection is made at the first use and kept. It is held by a task of its own, because the library must close a
+A connection is made at the first use and kept. A separate task owns the connection, because the library must close a
 connection in the task that opened it. Each wait has a limit, so a server that hangs delays only the calls of its tools.
-A server gets no model, no files and no answers of the author: it is offered none of these parts of MCP.
+A server gets no model, no files and no answers of the author, because it is offered none of these parts of MCP.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpServerSettings
 from turnkeeper.errors import InvalidInput, TurnkeeperError, Unreachable
 
-CONNECT_S = 10.0  # for a connection, and for the list of tools
+CONNECT_S = 10.0  # limit for a connection, and for the list of tools
 CLOSE_S = 5.0
 KEPT_OF_STDERR = 64_000  # bytes
 MOST_TOOLS, MOST_PAGES = 200, 50
 LONGEST_DESCRIPTION, LARGEST_SCHEMA = 8_000, 64_000
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")  # with the server's name, models take at most 64 characters
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")  # models accept at most 64 characters, including the server's name
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _NOT_RUN = frozenset({-32600, -32601, -32602})  # invalid request, unknown method, invalid arguments
-_SHAPED = ("command", "args", "env", "url", "headers", "reads")  # the settings that an approval is bound to
+_SHAPED = ("command", "args", "env", "url", "headers", "reads")  # the settings to which an approval is bound
 
 
 class _Stderr:
-    """A server's standard error. It is read as it comes, and only its end is kept."""
+    """The standard error of a server. It is read as it arrives, and only its end is kept."""
 
     def __init__(self) -> None:
         self._end = b""
@@ -64,7 +64,7 @@ class _Stderr:
 
 
 class _Connection:
-    """A connection. It ends once it is dropped and its last call is over."""
+    """A connection. It ends after it is dropped and its last call has ended."""
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
@@ -74,7 +74,7 @@ class _Connection:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """Keep the connection for the time of a call."""
+        """Keep the connection for the duration of a call."""
         self._calls += 1
         try:
             yield
@@ -101,10 +101,10 @@ class Server:
         self._secrets: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
         self._current: _Connection | None = None
-        self._open: set[_Connection] = set()  # the current one, and those whose last calls are under way
+        self._open: set[_Connection] = set()  # the current connection, and those whose last calls are running
 
     async def listing(self) -> list[Offered]:
-        """Return the tools that the server offers; those that no model could call are left out.
+        """Return the tools that the server offers, without tools that no model could call.
 
         Raises:
             Unreachable: the server cannot be started or reached, or does not answer in time.
@@ -169,7 +169,7 @@ class Server:
             if self._current is not None:
                 return self._current
             made = _Connection()
-            # In a context of its own: the connection outlives the turn that opens it.
+            # Use a separate context, because the connection outlives the turn that opens it.
             made.holder = asyncio.create_task(self._hold(made), context=contextvars.Context())
             try:
                 async with asyncio.timeout(CONNECT_S):
@@ -233,7 +233,7 @@ class Server:
         return filled
 
     def _drop(self, used: _Connection) -> None:
-        """Forget a connection; the next use makes another."""
+        """Forget a connection; the next use makes a new connection."""
         if self._current is used:
             self._current = None
         used.drop()
@@ -255,14 +255,14 @@ class Server:
 
 
 def _is_usable(tool: Any) -> bool:
-    """Return whether a model could call a tool, and its author could read what it says."""
+    """Return whether a model could call a tool, and its author could read the tool's description."""
     if not _NAME.fullmatch(tool.name) or len(tool.description or "") > LONGEST_DESCRIPTION:
         return False
     return len(str(tool.input_schema)) <= LARGEST_SCHEMA and tool.input_schema.get("type") == "object"
 
 
 def _text(result: Any) -> str:
-    """Return the texts of a result; of other content, its kind and size."""
+    """Return the texts of a result; for other content, its kind and size."""
     parts = [*_texts(result)]
     if not parts and result.structured_content is not None:
         return str(result.structured_content)

@@ -1,8 +1,8 @@
 """The tools that the author supplies, as the built-in agent calls them.
 
-A call is written down before it is sent, and its answer before the model sees it. So a call that runs again after a
-crash gets its answer, or asks the author if there is none: the first run may have had its effect. If a server gave no
-answer to a call, the other calls of the server in the turn ask as well.
+A call is recorded before it is sent, and its answer is recorded before the model sees it. So a call that runs again
+after a crash gets its answer. If there is no answer, it asks the author, because the first run may have had its effect.
+If a server gave no answer to a call, the other calls of the server in the turn ask as well.
 
 Just before a call, the server lists its tools once more. The call is sent only if the tool is what the gate judged.
 """
@@ -32,7 +32,7 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.times import to_us
 
-_PACKAGE = "turnkeeper_tools"  # of the files' modules, by which a tool's digest names them
+_PACKAGE = "turnkeeper_tools"  # prefix of the files' module names, by which a tool's digest names them
 LONGEST_ANSWER = 16_000  # characters
 LOOK_EVERY_S = 60.0
 MOST_JUDGED = 1024
@@ -44,8 +44,8 @@ BEGUN, DONE, LOST, OVER = "begun", "done", "lost", "over"  # the state of a call
 class ToolFile:
     """One file of `[tools] files`: each function with LangChain's `@tool` is a tool.
 
-    A function runs in the runtime's process, in a thread or on its event loop. Nothing of LangGraph reaches it: it gets
-    the arguments that the model gave, and returns text or a value that JSON can write.
+    A function runs in the runtime's process, in a thread or on its event loop. No object of LangGraph reaches the
+    function: it gets the arguments that the model gave, and returns text or a value that JSON can represent.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,12 +58,12 @@ class ToolFile:
         tools = [one for one in vars(self._imported()).values() if isinstance(one, StructuredTool)]
         if not tools:
             hint = "write @tool above a function: from langchain_core.tools import tool"
-            raise InvalidInput("holds no function with @tool", where=self.name, hint=hint)
+            raise InvalidInput("contains no function with @tool", where=self.name, hint=hint)
         self._tools = {tool.name: tool for tool in tools}
         return [self._offered(tool) for tool in self._tools.values()]
 
     def now(self, name: str) -> Offered:
-        """Return a tool with the code and the values that it has now."""
+        """Return a tool with its present code and values."""
         return self._offered(self._tools[name])
 
     async def listing(self) -> list[Offered]:
@@ -90,7 +90,7 @@ class ToolFile:
         return Answer(text=found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str))
 
     async def close(self) -> None:
-        """Do nothing: a function has no connection."""
+        """Do nothing, because a function has no connection."""
 
     def _imported(self) -> Any:
         name = f"{_PACKAGE}.{self._path.stem}"
@@ -101,7 +101,7 @@ class ToolFile:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         if (folder := str(self._path.parent)) not in sys.path:
-            sys.path.append(folder)  # for what the file imports from its own folder
+            sys.path.append(folder)  # for modules that the file imports from its own folder
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
@@ -128,7 +128,7 @@ class ToolFile:
 
 
 def _checked(tool: StructuredTool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with the types of the function. Raises ValueError."""
+    """Return the arguments, converted to the types of the function. Raises ValueError."""
     read = _parameters(tool).model_validate(dict(args))
     return {name: getattr(read, name) for name in type(read).model_fields}
 
@@ -149,9 +149,9 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def supplied_tools(basis: Any, store: Any, own: Sequence[ToolSpec]) -> list[ToolSpec]:
-    """Return the tools of the home's servers and files for the built-in agent, and look at the servers from now on.
+    """Return the tools of the home's servers and files for the built-in agent, and check the servers from now on.
 
-    Nothing waits for a server here. Whatever is wrong with a server or a file is for `status`, not for the start.
+    The function waits for no server. `status` reports the problems of a server or a file; they do not prevent a start.
     """
     if basis.graphs.default is not None:
         return []
@@ -166,7 +166,7 @@ def supplied_tools(basis: Any, store: Any, own: Sequence[ToolSpec]) -> list[Tool
 
 
 def facts(settings: Any, home: Any) -> dict[str, tuple[str, str]]:
-    """Return scope and effect of each supplied tool, by its name for models. No server is asked."""
+    """Return scope and effect of each supplied tool, by its name for models. The function asks no server."""
     accepted = [one for one in offers.read_accepted(home).values() if one.source in settings.mcp_servers]
     return {one.model_name: (one.scope, one.effect) for one in accepted}
 
@@ -186,7 +186,7 @@ def open_sources(settings: Any, home: Any, environ: Any) -> tuple[dict[str, Sour
 
 
 class SuppliedTool(StructuredTool):
-    """A tool whose arguments may have any names: they do not become parameters of a function here."""
+    """A tool whose arguments may have any names, because they do not become parameters of a Python function."""
 
     def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         del tool_call_id
@@ -209,9 +209,9 @@ class Supply:
         self._written: dict[str, str] | None = None
 
     def load(self, settings: Any, taken: Collection[str]) -> list[ToolSpec]:
-        """Import the files, and read what the author accepted of the servers. Return the tools.
+        """Import the files, and read which tools of the servers the author accepted. Return the tools.
 
-        A function with one of the names `taken` is refused: it could pass for a built-in tool.
+        A function with one of the names `taken` is refused, because it could pass for a built-in tool.
         """
         try:
             servers, files = open_sources(settings, self._home, self._basis.environ)
@@ -236,7 +236,7 @@ class Supply:
         return specs
 
     async def watch(self) -> None:
-        """Look at each server now and then, so that its state is known before a call."""
+        """Check each server regularly, so that its state is known before a call."""
         while True:
             await asyncio.gather(*(self._look(source) for source in self.sources.values()))
             await self._basis.clock.sleep(LOOK_EVERY_S)
@@ -266,7 +266,7 @@ class Supply:
         )
 
     def _content(self, offered: Offered, call: str) -> Content:
-        """Return the content by which the gate judges a call, and remember it for the moment before the call."""
+        """Return the content by which the gate judges a call, and remember the content until just before the call."""
         scope = offered.scope
         if scope in self._files:
             now = self._files[scope].now(offered.name)
@@ -280,7 +280,7 @@ class Supply:
         return Content(digest=digest, asks=f"{scope}: {why}: turnkeeper tools list" if why else "")
 
     async def _run(self, offered: Offered, call: Call, call_id: str, args: Mapping[str, Any]) -> str:
-        """Run an admitted call, once. Raises ToolException with what the model is told."""
+        """Run an admitted call, once. Raises ToolException with the text for the model."""
         judged = self._judged.pop(f"{call.context.turn_id}|{call_id}", None)
         earlier = await self._store.read(_rows, call.context.turn_id)
         own = earlier.get(call.key, {})
@@ -313,7 +313,7 @@ class Supply:
         return _told(offered, Answer(text=text, ok=answer.ok))
 
     def _ask(self, offered: Offered, args: Mapping[str, Any], *, itself: bool) -> None:
-        """Ask the author whether a call is to run although it, or another one, may have had its effect already."""
+        """Ask the author whether a call should run although it, or an earlier call, may have had its effect already."""
         began = "This call began before" if itself else f"An earlier call of {offered.source} in this turn began"
         question = f"{began}, and its answer was lost: it may have had its effect. Run {offered.scope} now?"
         asked = {"question": question, "options": [AGAIN, LEAVE], "allows_text": False}  # a message decides nothing
@@ -322,17 +322,17 @@ class Supply:
             raise ToolException("the author left it: an earlier call may have had its effect; this call was not run")
 
     async def _look_before(self, source: Source, offered: Offered, judged: str | None) -> None:
-        """List the tools of a server once more; refuse the call if its tool is not what the gate judged."""
+        """List the tools of a server once more; refuse the call if its tool is not the one that the gate judged."""
         if why := await self._look(source):
             raise ToolException(f"{why}; nothing was sent")
         now = self._now.get(offered.scope)
         if now is None:
-            raise ToolException(f"{offered.source} does not offer {offered.name} any more; nothing was sent")
+            raise ToolException(f"{offered.source} no longer offers {offered.name}; nothing was sent")
         if judged != now.content:
             raise ToolException(f"{offered.scope} has just changed, so this call was not sent; call it again")
 
     async def _look(self, source: Source) -> str:
-        """List the tools of a server; return why that is impossible."""
+        """List the tools of a server; return why the list cannot be read."""
         try:
             listed = {one.scope: one for one in await source.listing()}
         except TurnkeeperError as error:
@@ -348,7 +348,7 @@ class Supply:
         return ""
 
     def _report(self, problems: Mapping[str, str]) -> None:
-        """Write what is wrong, for `status`, unless it stands there; log what is new."""
+        """Write the problems for `status`, if they changed; log the new ones."""
         if problems == self._written:
             return
         for name, why in problems.items() - self._problems.items():
@@ -365,7 +365,7 @@ def _rows(connection: Connection, turn_id: str) -> dict[str, Any]:
 
 
 def _begin(connection: Connection, call: Call, offered: Offered, at_us: int, before: Sequence[str]) -> None:
-    """Write down that a call is about to be sent. Raises Denied if its turn is over."""
+    """Record that a call is about to be sent. Raises Denied if its turn has ended."""
     refuse_ended(connection, call.context)
     begun = {"state": BEGUN, "source": offered.source}
     for key in before:
@@ -380,7 +380,7 @@ def _set(connection: Connection, key: str, said: Mapping[str, Any]) -> None:
 
 
 def _cut(text: str) -> str:
-    """Return text that no wrapper around it could be mistaken for, at most as long as a model should read."""
+    """Return text that contains no wrapper's token, with at most as many characters as a model should read."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     try:
         check_text(text)
@@ -390,7 +390,7 @@ def _cut(text: str) -> str:
 
 
 def _told(offered: Offered, answer: Answer) -> str:
-    """Return an answer as one JSON text, so that nothing in it looks like the words of anyone else."""
+    """Return an answer as one JSON text, so that no part of it looks like the words of another speaker."""
     said = json.dumps({"from": offered.scope, "result": answer.text}, ensure_ascii=False)
     if not answer.ok:
         raise ToolException(said)

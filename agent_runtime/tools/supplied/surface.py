@@ -1,4 +1,4 @@
-"""Tools that the author supplies to the built-in agent: of MCP servers, and of Python files."""
+"""Tools that the author supplies to the built-in agent, from MCP servers and from Python files."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 

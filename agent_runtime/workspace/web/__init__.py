@@ -1,1 +1,1 @@
-"""Reading of public web pages: addresses are checked before any connection, pages are turned into text."""
+"""Reading of public web pages. Addresses are checked before any connection, and pages are converted to text."""

@@ -1,8 +1,8 @@
-"""The addresses that pages may be read from. Pure.
+"""The addresses from which pages may be read. Pure.
 
 URLs are parsed strictly. Anything that a browser would silently repair (numbers for addresses, look-alike characters,
-blanks) is refused, because the repaired form and the checked form could differ. A name is not trusted: only the
-addresses that it resolves to are checked, and connections go only to these addresses.
+blanks) is refused, because the repaired form and the checked form could differ. A name is not trusted: only its
+resolved addresses are checked, and connections go only to these addresses.
 
 Source: the special-purpose address registries (RFC 6890 and its updates), RFC 6052 and 8215 for translated addresses,
 RFC 3056 for 6to4, RFC 4380 for Teredo; the WHATWG URL standard for hosts that end in a number.
@@ -24,15 +24,15 @@ Address = IPv4Address | IPv6Address
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _KEPT = "/?&=+$,;:@!*'()[]%~"  # allowed in a path and query
-# IPv6 addresses that a gateway or tunnel may turn into the IPv4 address inside: mapped and compatible addresses,
-# NAT64 (RFC 6052, 8215), 6to4, Teredo. An ISATAP address carries one behind the marks 0:5efe and 200:5efe.
+# IPv6 addresses that a gateway or tunnel may convert to the IPv4 address inside: mapped and compatible addresses, NAT64
+# (RFC 6052, 8215), 6to4, Teredo. An ISATAP address carries an IPv4 address behind the marks 0:5efe and 200:5efe.
 _CARRIES_ANOTHER = tuple(
     map(ip_network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48"))
 ) + tuple(map(ip_network, ("2002::/16", "2001::/32")))
 _ISATAP = frozenset({0x5EFE, 0x200_5EFE})
 # Blocks of the special-purpose registries that the properties of `ipaddress` may leave out, depending on Python's
-# version. "192.31.196.0/24", "192.175.48.0/24" and "2620:4f:8000::/48" are the servers that answer
-# for private addresses (AS112), "192.52.193.0/24" relays multicast, "3ffe::/16" was given back.
+# version. "192.31.196.0/24", "192.175.48.0/24" and "2620:4f:8000::/48" are the servers that answer for private
+# addresses (AS112), "192.52.193.0/24" relays multicast, "3ffe::/16" was returned.
 _NEVER = tuple(
     map(
         ip_network,

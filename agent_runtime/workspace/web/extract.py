@@ -1,7 +1,7 @@
-"""Extraction of a page's text, in a process of its own: `python -m agent_runtime.workspace.web.extract`.
+"""Extraction of a page's text, in a separate process: `python -m agent_runtime.workspace.web.extract`.
 
-A page is untrusted text, and its parser is large: a page can be built to take minutes or all memory. A thread cannot be
-stopped. So a new process reads each page. The process limits its own memory and CPU time, gets no secrets in its
+A page is untrusted text, and its parser is large, so a hostile page could take minutes or all memory. A thread cannot
+be stopped. So a new process reads each page. The process limits its own memory and CPU time, gets no secrets in its
 environment, and is killed at the caller's timeout. It keeps nothing for the next page.
 """
 
@@ -103,7 +103,7 @@ async def _answer(process: asyncio.subprocess.Process) -> bytes:
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # the process has ended; its output, or its absence, shows the reason
+    with contextlib.suppress(ConnectionError):  # the process has ended; its output, or the lack of it, shows the reason
         process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
@@ -130,9 +130,9 @@ def main() -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
     ):
-        with contextlib.suppress(ValueError, OSError):  # systems without this limit have the others
+        with contextlib.suppress(ValueError, OSError):  # systems without this limit have the other limits
             resource.setrlimit(limit, (most, most))
-    with loading(), contextlib.suppress(ImportError):  # reported in the answer
+    with loading(), contextlib.suppress(ImportError):  # the answer reports the failure
         import_module("trafilatura")  # its import takes longer than reading most pages
     sys.stdout.buffer.write(_READY)
     sys.stdout.buffer.flush()

@@ -19,10 +19,10 @@ from turnkeeper.clock import Clock
 from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable, machine_trouble
 
 LARGEST_BODY = 4 * 1024 * 1024  # bytes, after decompression
-LONGEST_S = 30.0  # for all steps: names, connections, redirects, the body
+LONGEST_S = 30.0  # limit for all steps: names, connections, redirects, the body
 MOST_REDIRECTS = 5
 MOST_READINGS = 2  # pages that are parsed at the same time
-MOST_PARTS = 50_000  # parts of a body, because each part takes time, even a small one
+MOST_PARTS = 50_000  # parts of a body, because each part takes time, even a small part
 _LONGEST_TYPE = 255
 MOST_ADDRESSES = 4  # addresses of one host that are tried
 _HEADERS = [
@@ -52,7 +52,7 @@ class Fetched:
 
 
 class WebReader:
-    """Reader of public pages. The reader ignores the environment's proxy settings: a proxy chooses its connections."""
+    """Reader of public pages. It ignores the environment's proxy settings, because a proxy chooses its connections."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Pinned(AsyncNetworkBackend):
     ) -> AsyncNetworkStream:
         addresses = list(await self._resolve(host, port))
         for address in addresses:
-            self._refuse(address)  # one private address rules out the name, which may belong to another network
+            self._refuse(address)  # one private address excludes the name, which may belong to another network
         failed: Exception = httpcore2.ConnectError(f"{host} has no address")
         for address in addresses[:MOST_ADDRESSES]:
             try:
@@ -182,7 +182,7 @@ def _content_type(header: str) -> tuple[str, str]:
 
 
 async def _body(stream: AsyncIterator[bytes], encoding: str) -> bytes:
-    """Return the body, decompressed, without ever holding more than the limit. Raises InvalidInput."""
+    """Return the decompressed body, without ever holding more bytes than the limit. Raises InvalidInput."""
     unpack = _unpacker(encoding.strip().lower())
     body, parts = bytearray(), 0
     async for part in stream:
@@ -214,7 +214,7 @@ async def read_text(kind: str, charset: str, body: bytes, url: str, reading_s: f
         kind: the media type.
         charset: the charset that the server states; empty if unknown.
         body: the server's answer, decompressed.
-        reading_s: seconds that parsing may take.
+        reading_s: the longest time for parsing, in seconds.
 
     Raises:
         InvalidInput: the page is not text, cannot be read in time, or has no text.

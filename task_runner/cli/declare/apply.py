@@ -1,4 +1,4 @@
-"""`apply`, `export` and `import`: tasks from files, and tasks as files."""
+"""The commands `apply`, `export` and `import`, which convert files to tasks and tasks to files."""
 
 import importlib
 import re
@@ -18,7 +18,7 @@ from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
-# Half of the maximum size of a request; the rest is for the data around its tasks.
+# Half of the maximum size of a request; the other half is for the data around the tasks.
 _PER_REQUEST = LARGEST_BYTES // 2
 
 
@@ -29,7 +29,7 @@ def apply(
     prune: Annotated[bool, typer.Option(help="Delete tasks that no file declares.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Create or update the tasks that files declare. A task that does not change is left unchanged.
+    """Create or update the tasks that files declare. Tasks whose declaration does not change are left unchanged.
 
     With --prune: deletes the tasks that no file declares. Loops stay.
 
@@ -95,7 +95,7 @@ def _apply(chosen: Runner, declared: list[Any], request: wire.ApplyTasksRequest)
 
 
 def changes_of(old: Any, new: Any, fields: list[str]) -> list[dict[str, str]]:
-    """Return the changes between two specs, value by value. A field that the new one omits gets its default."""
+    """Return the changes between two specs, value by value. A field that the new spec omits gets its default."""
     return [{"field": field, "old": _value(old, field), "new": _value(new, field)} for field in fields]
 
 
@@ -115,22 +115,22 @@ def _value(spec: Any, field: str) -> str:
 
 def export(
     names: Annotated[list[str] | None, typer.Argument(help="Names or ids; default all.")] = None,
-    split: Annotated[Path | None, typer.Option(help="Write one file for each task here.")] = None,
+    split: Annotated[Path | None, typer.Option(help="Write one file for each task into this folder.")] = None,
     watch: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep one file for each task here; apply edits.")
+        Path | None, typer.Option(metavar="DIR", help="Keep one file for each task in this folder; apply edits.")
     ] = None,
 ) -> None:
     """Write tasks as TOML that `apply` reads back without changing anything.
 
     With --watch, keep one file for each task in DIR until interrupted. A file that you write creates or changes its
     task; a file that you remove deletes its task. Other changes to tasks are written to the files. If both changed, the
-    task stays as it is, and your file is kept with the suffix .rejected.
+    task stays unchanged, and your file is kept with the suffix .rejected.
 
     Example: turnkeeper task export > tasks.toml
     """
     if watch is not None:
         if names or split:
-            raise InvalidInput("goes with neither names nor --split", where="--watch")
+            raise InvalidInput("excludes names and --split", where="--watch")
         console.home()
         importlib.import_module("task_runner.cli.declare.mirror").follow(watch, SystemClock())
     specs = _specs(runner(), names or [])
@@ -152,7 +152,7 @@ def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
 
 
 def _declarations() -> Any:
-    # Imported late: the other commands need neither TOML nor the models that validate it.
+    # Imported late, because the other commands need neither TOML nor the models that validate it.
     return importlib.import_module("task_runner.cli.declare.task_file")
 
 
@@ -183,7 +183,7 @@ class Carried:
 
     Attributes:
         specs: by line number, the tasks, without category and channel.
-        left: by line number, the entries that cannot be imported, with the reason.
+        left: by line number, the entries that cannot be imported, with the reasons.
     """
 
     specs: list[tuple[int, wire.TaskSpec]]
@@ -202,7 +202,7 @@ def read_crontab(text: str) -> Carried:
             if found[1] in _ZONES:
                 timezone = found[2].strip("\"'")
             else:
-                left.append((number, f"the variable {found[1]}: a turn has an environment of its own"))
+                left.append((number, f"the variable {found[1]}: a turn has its own environment"))
             continue
         entry = _ENTRY.match(line)
         if entry is None or entry[1] == "@reboot":
@@ -228,7 +228,7 @@ def read_crontab(text: str) -> Carried:
 
 
 def _refused(cron: str, timezone: str) -> str:
-    """Return why a cron expression of a crontab cannot be imported; empty if it can."""
+    """Return why a cron expression of a crontab cannot be imported; empty if it can be imported."""
     timetable = importlib.import_module("task_runner.timetable")  # imported late: other commands read no cron
     try:
         if timezone:
@@ -240,13 +240,13 @@ def _refused(cron: str, timezone: str) -> str:
 
 
 def import_(
-    crontab: Annotated[Path, typer.Option(help="The file; crontab -l > FILE writes one.")],
+    crontab: Annotated[Path, typer.Option(help="The crontab file; crontab -l > FILE writes one.")],
     category: Annotated[str, typer.Option(help="The permissions of the turns: turnkeeper categories list.")],
     channel: Annotated[str, typer.Option(help="The channel of the conversations.")],
     dry_run: Annotated[bool, typer.Option(help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Create a task for each entry of a crontab, and list what cannot be imported.
+    """Create a task for each entry of a crontab, and list the entries that cannot be imported.
 
     Each command becomes a prompt: the agent needs a tool that runs commands, which the category grants.
 
@@ -264,7 +264,7 @@ def import_(
     existing = set[str]() if chosen.homeless else {task.spec.name for task in all_tasks()}
     if taken := next((name for name in lines if name in existing), None):
         where = f"{crontab}:{lines[taken]}"
-        raise InvalidInput(f"a task named {taken!r} exists", where=where, hint="was it imported already?")
+        raise InvalidInput(f"a task named {taken!r} exists", where=where, hint="was the crontab imported already?")
     try:
         applied = chosen.call(wire.ApplyTasksRequest(specs=specs, dry_run=dry_run)).applied
     except InvalidInput as error:

@@ -36,7 +36,7 @@ def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = N
     """Replace each `.ics` file, relative to `folder`, by the exclusions of its events.
 
     Events count from the first day of last month on. So catch-up still sees past exclusions, and a second reading of an
-    unchanged file on the next day changes nothing. If later events are ignored, a note says from which day on.
+    unchanged file on the next day changes nothing. If later events are ignored, a note gives the first ignored day.
 
     Raises:
         NotFound: a file does not exist.
@@ -52,7 +52,7 @@ def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = N
             given.append(item)
     ordered, room = sorted(covered.difference(given)), max(0, MOST_EXCLUDED - len(given))
     if len(ordered) > room:
-        what = f"events from {ordered[room][:10]} on are left out: a task takes {MOST_EXCLUDED} exclusions"
+        what = f"events from {ordered[room][:10]} on are left out: a task accepts {MOST_EXCLUDED} exclusions"
         console.note(f"warning: {what}; {_AGAIN}")
     return list(dict.fromkeys([*given, *ordered[:room]]))
 
@@ -69,7 +69,7 @@ def _begin(now: datetime) -> datetime:
 
 
 def _covered(path: Path, begin: datetime) -> set[str]:
-    """Return the days and spans of a calendar file for ten years, or for fewer if a task allows no more."""
+    """Return the days and spans of a calendar file for ten years, or fewer if a task cannot hold so many."""
     text, found = read_text(path), set[str]()
     try:
         read = import_module("icalendar").Calendar.from_ical
@@ -99,14 +99,14 @@ def _query(occurrences: Any, calendar: Any) -> Any:
     """Return the library's query for the events of a calendar."""
 
     class Covering(occurrences.EventAdapter):  # type: ignore[misc]  # the library has no types
-        """An event whose occurrences become exclusions. Unlike the library, it does not copy the event for each."""
+        """An event whose occurrences become exclusions. Unlike the library, this class copies no event."""
 
         def __init__(self, event: Any) -> None:
             super().__init__(event)
             self._is_off = str(event.get("STATUS", "")).upper() == "CANCELLED"
 
         def as_component(self, start: date, stop: date, _keep: object) -> dict[str, str]:
-            """Return the exclusion of an occurrence as `covers`, or "" if the event is cancelled or has no length."""
+            """Return the exclusion of an occurrence as `covers`; "" if the event is cancelled or has no length."""
             return {"covers": "" if self._is_off else _written(start, stop)}
 
     return occurrences.of(calendar, components=[occurrences.ComponentsWithName("VEVENT", Covering)])
@@ -129,7 +129,7 @@ def _written(start: date, end: date) -> str:
         last = max(start, end - _DAY)
         return start.isoformat() if last == start else f"{start}..{last}"
     assert isinstance(end, datetime)
-    # Write a time without a zone as it is: the task's zone applies to the exclusion.
+    # Write a time without a zone unchanged, because the task's zone applies to the exclusion.
     return "" if end <= start else f"{_instant(start)}..{_instant(end)}"
 
 
@@ -141,12 +141,12 @@ def _left_out(calendar: Any) -> Iterator[str]:
     """Yield a note for each component of a calendar that excludes no time."""
     others = [part.name for part in calendar.subcomponents if part.name not in {"VEVENT", "VTIMEZONE"}]
     for name in dict.fromkeys(others):
-        yield f"{others.count(name)} {name} are left out: only events exclude"
+        yield f"{others.count(name)} {name} are left out: only events exclude times"
     known = set[tuple[str, str]]()
     for event in calendar.walk("VEVENT"):
         version = (str(event.get("UID", "")), str(event["RECURRENCE-ID"].dt) if "RECURRENCE-ID" in event else "")
         if version[0] and version in known:
-            yield f"{_named(event)} has the UID of another: the one with the highest SEQUENCE counts"
+            yield f"{_named(event)} has the UID of another event; the event with the highest SEQUENCE counts"
         known.add(version)
         if "DTSTART" in event and isinstance(event.start, datetime) and event.start == event.end:
             yield f"{_named(event)} has no length and excludes nothing"
@@ -158,7 +158,7 @@ def _named(event: Any) -> str:
 
 
 def _check(event: Any, begin: datetime) -> None:
-    """Raise InvalidInput if the times of an event cannot be determined, or if it repeats too often."""
+    """Raise InvalidInput if the times of an event cannot be determined, or if the event repeats too often."""
     try:
         broken = sorted({name for name, _ in event.errors} & set(_TIMES))
         if broken or "EXRULE" in event:
@@ -194,7 +194,7 @@ def _is_after(event: Any, end: datetime) -> bool:
 def _tables(event: Any) -> Iterator[Timetable]:
     """Yield the timetables of an event's rules. Raises InvalidInput for a rule that `--rrule` refuses."""
     for rule in _listed(event, "RRULE"):
-        # The times are those of the event's own wall clock. Read them as UTC, which skips and repeats none.
+        # The times are those of the event's own wall clock. Read them as UTC, which neither skips nor repeats a time.
         anchor = _naive(event.start).replace(tzinfo=UTC)
         yield required("recurrence rules", rule.to_ical().decode(), zone("UTC"), anchor)
 

@@ -1,7 +1,7 @@
 """`export --watch`: a folder with one TOML file for each task. Editing or removing a file changes or deletes its task.
 
-The folder stores the last state on which it and the runner agreed. So changes that were made while no program watched
-are recognized. If this state is missing, files are only added: an accidentally empty folder deletes no task.
+The folder stores the last state on which both agreed. So changes that were made while no program watched are
+recognized. If this state is missing, files are only added: an accidentally empty folder deletes no task.
 """
 
 import json
@@ -27,7 +27,7 @@ _NEVER: Texts = ("", "")
 
 
 class Agreed(NamedTuple):
-    """The texts of one task when folder and runner last agreed; None for none."""
+    """The texts of one task when folder and runner last agreed; None if it had no text."""
 
     file: str | None = None
     task: str | None = None
@@ -106,14 +106,14 @@ class Mirror:
             said, task = self._apply(name, path, runner)
         elif step is Step.DELETE:
             runner.call(wire.DeleteTaskRequest(name=name))
-            said, task = "deleted, as its file was", None
+            said, task = "deleted, because its file was deleted", None
         elif step is Step.REMOVE:
             path.unlink(missing_ok=True)
-            said, file = "deleted: its file is removed", None
+            said, file = "deleted, so its file is removed", None
         elif step in {Step.WRITE, Step.SET_ASIDE}:
             if step is Step.SET_ASIDE:
                 path.replace(path.with_name(f"{path.name}{REJECTED}"))
-                said = f"changed in both: the task stands, your file is {path.name}{REJECTED}"
+                said = f"changed in both: the task stays, your file is {path.name}{REJECTED}"
             if task is not None:
                 replace_whole(path, task.encode())
             file, said = task, said or "written"
@@ -140,7 +140,7 @@ class Mirror:
 
     def _files(self) -> dict[str, str]:
         if not self._folder.is_dir():
-            raise NotFound("the folder is gone; no task was deleted", where=str(self._folder))
+            raise NotFound("the folder is gone, so no task was deleted", where=str(self._folder))
         found = {}
         for path in self._folder.glob("*.toml"):
             if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
@@ -160,14 +160,14 @@ class Mirror:
 def _declared(name: str, path: Path) -> Declared:
     declared = read_declarations([path])
     if [each.spec.name for each in declared] != [name]:
-        raise InvalidInput(f"must declare the task {name!r} and no other", where=str(path))
+        raise InvalidInput(f"must declare the task {name!r} and no other task", where=str(path))
     return declared[0]
 
 
 def follow(folder: Path, clock: SystemClock) -> None:
     """Keep a folder and the tasks in sync until interrupted. Raises NotFound if the folder disappears."""
     mirror, runner, said = Mirror(folder), client.runner(), ""
-    console.note(f"watching {folder}; Ctrl-C ends it")
+    console.note(f"watching {folder}; Ctrl-C stops the watch")
     while True:
         trouble = ""
         try:
@@ -190,5 +190,5 @@ def _read_agreed(path: Path) -> dict[str, Agreed]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError) as error:
-        hint = "remove it; missing files then delete no task"
+        hint = "remove that file; missing task files then delete no task"
         raise InvalidInput("was not written by `export --watch`", where=str(path), hint=hint) from error

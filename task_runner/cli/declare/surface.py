@@ -5,7 +5,7 @@ from turnkeeper.config.surfaces import Panel, Surface, commands_in
 _WORK = {
     "apply:apply": "Create or update the tasks that files declare.",
     "apply:export": "Write tasks as TOML that `apply` reads back without changing anything.",
-    "apply:import_": "Create a task for each entry of a crontab, and list what cannot be imported.",
+    "apply:import_": "Create a task for each entry of a crontab, and list the entries that cannot be imported.",
 }
 SURFACE = Surface(
     name="declarations",

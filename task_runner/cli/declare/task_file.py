@@ -1,4 +1,4 @@
-"""Task files: conversion between `[[task]]` tables of TOML and specs."""
+"""Task files: conversion between the `[[task]]` tables of TOML files and specs."""
 
 import json
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
-# The range of numbers in the contract.
+# The range of numbers that the contract allows.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 _REQUIRED = frozenset({"name", "category", "channel"})
 _TYPES: dict[Any, Any] = {
@@ -64,18 +64,18 @@ class Declared:
     number: int
 
     def where(self, field: str) -> str:
-        """Return file, line and key of a field; for a field that the file does not give, those of the task."""
+        """Return the file, line and key of a field, or those of the task if the file does not give the field."""
         table = self.file.data["task"][self.number]
         key = next((kind for kind in SCHEDULES if kind in table), "name") if field == "schedule" else field
         return self.file.where(("task", self.number, key if key in table else "name"))
 
 
 def read_declarations(paths: Iterable[Path]) -> list[Declared]:
-    """Return the tasks that files and the `*.toml` files of folders declare, in order.
+    """Return the tasks that files declare, and those of the `*.toml` files in folders, in order.
 
     Raises:
         NotFound: a file does not exist.
-        InvalidInput: not TOML, an unknown key, a value of the wrong type; with file, line and key.
+        InvalidInput: not TOML, an unknown key, or a value of the wrong type; the error names file, line and key.
     """
     declared: list[Declared] = []
     for path in paths:
@@ -84,17 +84,17 @@ def read_declarations(paths: Iterable[Path]) -> list[Declared]:
     seen: dict[str, Declared] = {}
     for each in declared:
         if (first := seen.setdefault(each.spec.name, each)) is not each:
-            what = f"{each.spec.name!r} is declared already, at {first.where('name')}"
+            what = f"{each.spec.name!r} is already declared, at {first.where('name')}"
             raise InvalidInput(what, where=each.where("name"))
     return declared
 
 
 def declaration_of(task: wire.Task) -> wire.TaskSpec:
-    """Return the declaration of a task, which is valid here and in another home."""
+    """Return the declaration of a task, which is also valid in another home."""
     spec = wire.TaskSpec()
     spec.CopyFrom(task.spec)
     if spec.thread_id == own_thread(task.id, spec.graph):
-        spec.ClearField("thread_id")  # the task's own thread: another home has another
+        spec.ClearField("thread_id")  # the task's own thread, which differs in another home
     if task.id.startswith("loop-") and task.id != spec.name:
         spec.id = task.id  # makes the task a loop in another home too
     return spec
@@ -137,7 +137,7 @@ def _spec(table: Any, folder: Path) -> wire.TaskSpec:
 
 
 def _limit(key: str, limit: float) -> int:
-    """Return a limit of a budget; an amount of money, such as 2.50, in millionths. Raises InvalidInput."""
+    """Return a limit of a budget; convert an amount of money, such as 2.50, to millionths. Raises InvalidInput."""
     is_money = offered("amount of money", key, "1") is not None
     if is_money is not isinstance(limit, float):
         hint = "write an amount such as 2.50; earlier versions wrote millionths" if is_money else "write a whole number"
@@ -152,7 +152,7 @@ def _table(spec: wire.TaskSpec) -> str:
     values = given(spec)
     values |= {"budget": offered("shown budget", values["budget"]) or values["budget"]} if "budget" in values else {}
     for name in (field.name for field in FIELDS if field.kind is JSON and field.name in values):
-        # TOML has no null, so a value that contains null stays JSON.
+        # TOML has no null, so a value that contains null stays JSON text.
         values[name] = values[name] if "null" in values[name] else json.loads(values[name])
     lines = ["[[task]]"]
     for field in FIELDS:

@@ -11,7 +11,7 @@ from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.errors import InvalidInput
 
-app = App("Folders that this home watches: a file that appears or changes there becomes an event.")
+app = App("Folders that this home watches: a file that appears or changes there emits an event.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The folder's name: a-z, 0-9 and -.")]
 _COLUMNS = columns("NAME EVENT PATH #FILES=files PROBLEM")
 
@@ -20,11 +20,11 @@ _COLUMNS = columns("NAME EVENT PATH #FILES=files PROBLEM")
 def add(
     name: Name,
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The folder.")],
-    event: Annotated[str, typer.Option(help="The event that a file becomes; default folder.NAME.")] = "",
+    event: Annotated[str, typer.Option(help="The event that a file emits; default folder.NAME.")] = "",
 ) -> None:
-    """Watch a folder. Files that are there already become no event until they change.
+    """Watch a folder. Files that are already there emit no event until they change.
 
-    Hidden files, links and devices are left out. The event's data has the file's path, name, size and SHA-256.
+    Hidden files, links and devices are ignored. The event's data contains the file's path, name, size and SHA-256.
 
     Example: turnkeeper folders add scans ~/Scans
     """
@@ -33,13 +33,13 @@ def add(
     if not folder.is_dir():
         raise InvalidInput(f"{str(path)[:200]!r} is not a folder", where="DIR")
     if folder.is_relative_to(home.root.resolve()) or home.root.resolve().is_relative_to(folder):
-        raise InvalidInput("is or holds Turnkeeper's home, which changes with each fire", where="DIR")
+        raise InvalidInput("is or contains Turnkeeper's home, which changes with each fire", where="DIR")
     entry = folders.Watched(path=str(folder), event=event or f"folder.{name}")
     known, problem = folders.scan(entry)
     if problem:
         raise InvalidInput(problem, where="DIR", hint="watch a smaller folder")
     folders.begin(home, name, entry, known)
-    console.note(f"files there already: {len(known)}; a task fires for the next ones with: --on {entry.event}")
+    console.note(f"files already there: {len(known)}; a task fires for the next files with: --on {entry.event}")
 
 
 @app.command("list")
@@ -58,7 +58,7 @@ def list_() -> Listed:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Stop watching a folder. Its files stay.
+    """Stop watching a folder. The files in the folder stay.
 
     Example: turnkeeper folders remove scans
     """

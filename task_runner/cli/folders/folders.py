@@ -1,8 +1,8 @@
-"""Watched folders: the names in `state/folders.json`, what is known of their files, and the watch in the runner.
+"""Watched folders: their names in `state/folders.json`, the known state of their files, and the watch in the runner.
 
-The runner looks at each beat. A file counts once it has stayed the same for two looks, so that none is half-written.
-Its event is emitted before the file is written down as known. After `kill -9`, the event is emitted again under the
-same id, which has no effect. No link is followed, and nothing but regular files is opened.
+The runner checks the folders with each heartbeat. A file counts after two checks found it unchanged, so that no
+half-written file counts. The runner emits the file's event before it records the file as known. After `kill -9`, it
+emits the event again under the same id, which has no effect. It follows no link and opens only regular files.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 MOST_FILES, DEEPEST, LARGEST = 10_000, 20, 1 << 30
 LONGEST_NAME = 32
-MOST_AT_ONCE = 100  # events of one look
+MOST_AT_ONCE = 100  # events of one check
 SEEN = "state/folders-seen.json"
 _CHUNK = 1 << 20
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")  # of a name
-_CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})  # it is gone, or is a link by now
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")  # characters of a name
+_CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})  # the file is gone, or is a link by now
 _GONE = "the folder cannot be read"
 _FULL = f"the folder has more than {MOST_FILES} files; the others are not watched"
 
 
 class Watched(BaseModel):
-    """A folder, and the event that a file in it becomes."""
+    """A folder, and the name of the event that its files emit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,7 +46,7 @@ class Watched(BaseModel):
 
 
 class Stamp(NamedTuple):
-    """The size, time and number of a file, which differ once it changed."""
+    """The size, time and inode of a file, which differ after the file changed."""
 
     size: int
     mtime_ns: int
@@ -65,18 +65,18 @@ Seen = dict[str, dict[str, Known]]
 
 
 def begin(home: Home, name: str, entry: Watched, known: Mapping[str, Stamp]) -> None:
-    """Add a folder, whose present files become no event. Raises InvalidInput or Conflict."""
+    """Add a folder. Its present files emit no event. Raises InvalidInput or Conflict."""
     if not name[:1].isalpha() or len(name) > LONGEST_NAME or not _LETTERS.issuperset(name):
         raise InvalidInput(f"{name[:40]!r} is not a folder's name", where="NAME", hint="use a-z, 0-9 and -")
     check_emitted_name(entry.event)
     with _writing(home) as seen:
-        if name not in FILE.read(home):  # otherwise the name is refused below
+        if name not in FILE.read(home):  # otherwise `FILE.add` refuses the name
             write_seen(home, seen | {name: {path: Known(one, "") for path, one in known.items()}})
         FILE.add(home, name, entry)
 
 
 def scan(entry: Watched) -> tuple[dict[str, Stamp], str]:
-    """Return the regular files of a folder by their paths in it, and why some are missing; empty if none is."""
+    """Return the regular files of a folder by their paths in it, and why some files are missing; empty if none is."""
     found: dict[str, Stamp] = {}
     try:
         for path, stamp in _walk(entry.path):
@@ -91,7 +91,7 @@ def scan(entry: Watched) -> tuple[dict[str, Stamp], str]:
 def digest_of(entry: Watched, path: str, stamp: Stamp) -> str:
     """Return the SHA-256 of a file. Empty if the file is not regular, is too large, or differs from its stamp.
 
-    Each folder of its path is opened without following a link, so that another program cannot lead elsewhere.
+    Each folder of its path is opened without following a link, so that another program cannot redirect the path.
     """
     *folders, name = path.split("/")
     opened = [os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)]
@@ -121,7 +121,7 @@ def event_of(name: str, entry: Watched, path: str, known: Known) -> wire.EmitEve
 
 
 def read_seen(home: Home) -> Seen:
-    """Return the known files of all folders. Empty if none is written down."""
+    """Return the known files of all folders. Empty if none is recorded."""
     try:
         said = json.loads((home.root / SEEN).read_bytes())
         return {
@@ -140,7 +140,7 @@ def write_seen(home: Home, seen: Seen) -> None:
 def forget(known: dict[str, Known], present: Collection[str]) -> None:
     """Remove the files that are gone, if more files are known than a folder may have.
 
-    Until then they stay known, so that a file that comes back with the same content becomes no event.
+    Until then they stay known, so that a file that returns with the same content emits no event.
     """
     if len(known) > MOST_FILES:
         for path in [path for path in known if path not in present]:
@@ -149,7 +149,7 @@ def forget(known: dict[str, Known], present: Collection[str]) -> None:
 
 @contextlib.contextmanager
 def _writing(home: Home) -> Iterator[Seen]:
-    """Yield the known files, while no other process writes them."""
+    """Yield the known files, and keep other processes from writing them meanwhile."""
     lock = os.open(home.run / "folders-seen.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -159,23 +159,23 @@ def _writing(home: Home) -> Iterator[Seen]:
 
 
 def keep_seen(home: Home, before: Seen, looked: Seen) -> None:
-    """Write what a look found, except for folders whose known files another process wrote since the look began."""
+    """Write the result of a check, except for folders whose known files another process wrote since the check began."""
     with _writing(home) as now:
         found = {name: looked if now.get(name) == before.get(name) else now for name in FILE.read(home)}
         write_seen(home, {name: of[name] for name, of in found.items() if name in of})
 
 
 class Watch:
-    """An observer of the runner, which looks at the folders with each beat."""
+    """An observer that the runner calls with each heartbeat to check the folders."""
 
     def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
         self._home, self._runner, self._failpoints = home, runner, Failpoints(os.environ)
         self._settling = dict[tuple[str, str], Stamp]()
-        self._skipped = dict[tuple[str, str], Stamp]()  # files that cannot be read, which are logged once
+        self._skipped = dict[tuple[str, str], Stamp]()  # unreadable files, each of which is logged once
         self._problems = dict[str, str]()
 
     async def look(self) -> None:
-        """Emit the events of new and changed files, then write the files down as known."""
+        """Emit the events of new and changed files, then record the files as known."""
         if not self._runner.works or not (watched := FILE.read(self._home)):
             return
         before = await asyncio.to_thread(read_seen, self._home)
@@ -189,7 +189,7 @@ class Watch:
             await asyncio.to_thread(keep_seen, self._home, before, seen)
 
     async def _emit(self, name: str, entry: Watched, path: str, known: Known) -> None:
-        """Emit the event of a file. If the event is refused, log that; the file counts as known."""
+        """Emit the event of a file. If the event is refused, log the refusal; the file counts as known."""
         try:
             await self._runner.service.emit_event(event_of(name, entry, path, known))
         except InvalidInput as error:
@@ -197,7 +197,7 @@ class Watch:
         self._failpoints.reach("runner.file_emitted")
 
     def _fresh(self, watched: Mapping[str, Watched], seen: Seen) -> list[tuple[str, str, Known]]:
-        """Return the files that changed since they were known and stayed the same since the last look."""
+        """Return the files that changed since they were recorded and stayed unchanged since the last check."""
         fresh = list[tuple[str, str, Known]]()
         settling, skipped = dict[tuple[str, str], Stamp](), dict[tuple[str, str], Stamp]()
         for name, entry in watched.items():
@@ -224,7 +224,7 @@ class Watch:
         self._runner.log.emit("folder.unreadable", name=name, reason=f"{path[-40:]!r}: {why}"[:300])
 
     def _report(self, name: str, problem: str) -> None:
-        """Log a problem of a folder once, and its end."""
+        """Log the beginning of a folder's problem once, and its end."""
         if self._problems.get(name, "") != problem:
             self._problems[name] = problem
             self._runner.log.emit(
@@ -233,7 +233,7 @@ class Watch:
 
 
 def _remember(seen: Seen, name: str, present: Mapping[str, Stamp], problem: str) -> None:
-    """If the known files of a folder were lost, what is there counts as known. Forget files that are gone."""
+    """If the known files of a folder were lost, record its present files as known. Forget files that are gone."""
     if name not in seen and (present or not problem):
         seen[name] = {path: Known(stamp, "") for path, stamp in present.items()}
     if not problem:
@@ -241,7 +241,7 @@ def _remember(seen: Seen, name: str, present: Mapping[str, Stamp], problem: str)
 
 
 def _digest(entry: Watched, path: str, stamp: Stamp) -> tuple[str, str]:
-    """Return the digest of a file, and why the file cannot be read; both are empty if the file changes just now."""
+    """Return the digest of a file, and why the file cannot be read; both are empty if the file is being changed."""
     if stamp.size > LARGEST:
         return "", f"is larger than {LARGEST} bytes"
     try:

@@ -1,4 +1,4 @@
-"""Watched folders: each file that appears or changes becomes an event, for which tasks wait."""
+"""Watched folders: each file that appears or changes emits an event, for which tasks wait."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -9,7 +9,7 @@ SURFACE = Surface(
     commands={
         "folders": Later(
             "task_runner.cli.folders.commands:app",
-            "Folders that this home watches: a file that appears or changes there becomes an event.",
+            "Folders that this home watches: a file that appears or changes there emits an event.",
             Panel.HOME,
         ),
     },

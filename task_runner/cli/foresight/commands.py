@@ -51,7 +51,7 @@ def explain(
 
 
 def show_prompt(chosen: Runner, task: wire.Task, output: console.Output) -> bool:
-    """Print the prompt of a task as its next fire would send it. Values of events stay variables."""
+    """Print the prompt of a task as its next fire would send it. Variables for values of events remain."""
     away = list[str]()
 
     def answer(name: str) -> str:
@@ -60,7 +60,7 @@ def show_prompt(chosen: Runner, task: wire.Task, output: console.Output) -> bool
             channel = chosen.call(wire.GetTaskRequest(name=name)).spec.channel
             return chosen.answer_of(fires[0].turn_id, channel) if fires else ""
         except TurnkeeperError as error:
-            away.append(f"the last answer of {name} is not known now: {error}")
+            away.append(f"the last answer of {name} is unavailable now: {error}")
             return ""
 
     known = texts.time(task, "next_fire_at")
@@ -81,10 +81,10 @@ def simulate(
     to: Annotated[str, typer.Option(help="Until this time, which is not included.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Tasks, or .toml files that declare some; default all.", autocompletion=complete_name),
+        typer.Argument(help="Tasks, or .toml files that declare tasks; default all.", autocompletion=complete_name),
     ] = None,
-    down: Annotated[list[str] | None, typer.Option(help="A time when the runner is down, as T1..T2.")] = None,
-    turn: Annotated[str, typer.Option(help="How long a turn takes.")] = "0s",
+    down: Annotated[list[str] | None, typer.Option(help="A span in which the runner is down, as T1..T2.")] = None,
+    turn: Annotated[str, typer.Option(help="The duration of each turn.")] = "0s",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Run the planner on a virtual clock, and print every fire and skip with its reason. Changes nothing.
@@ -151,7 +151,7 @@ class _Chosen(NamedTuple):
 
     Attributes:
         id: the id of the task; for a task in a file, its name.
-        since: when the task was declared; None for a task in a file, which counts as created at the start of the span.
+        since: the time of the declaration; None for a task in a file, which counts as created at the start of the span.
         where: returns the position of a field in a file.
     """
 
@@ -172,10 +172,10 @@ def _chosen(names: list[str]) -> list[_Chosen]:
 
 
 def _declared(files: list[str]) -> Iterator[_Chosen]:
-    """Yield the tasks that files declare; no home is needed."""
+    """Yield the tasks that files declare, without using a home."""
     if not files:
         return
-    # Imported late: few commands need TOML, or the machine's zone.
+    # Imported late, because few commands need TOML or the machine's zone.
     timezone = import_module("task_runner.daemon.reads").machine_zone(os.environ)
     reading: Any = import_module("task_runner.cli.declare.task_file")
     for each in reading.read_declarations(map(Path, files)):
@@ -198,7 +198,7 @@ def _definition(chosen: _Chosen, span: Span) -> Definition:
 
 
 def _zone(chosen: list[_Chosen]) -> str:
-    """Return the zone of the tasks; empty if they have several."""
+    """Return the zone of the tasks; empty if they have several zones."""
     zones = {each.spec.timezone for each in chosen}
     return zones.pop() if len(zones) == 1 else ""
 

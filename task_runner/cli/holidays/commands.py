@@ -1,6 +1,6 @@
-"""`turnkeeper pause` and `turnkeeper resume`: one pause for many tasks.
+"""The commands `turnkeeper pause` and `turnkeeper resume`: one pause for many tasks.
 
-The note of each pause begins with :data:`PAUSED`. So `resume` leaves tasks alone that their author paused one by one.
+The note of each pause begins with :data:`PAUSED`. So `resume` leaves tasks alone that their author paused individually.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TagOption = Annotated[list[str] | None, typer.Option("--tag", help="Only tasks w
 
 
 def pause(
-    until: Annotated[str, typer.Option("--until", help="When they resume by themselves.")] = "",
+    until: Annotated[str, typer.Option("--until", help="When they resume automatically.")] = "",
     note: Annotated[str, typer.Option("--note", help="The reason, for the person who resumes them.")] = "",
     tag: TagOption = None,
     output: console.OutputOption = console.Output.TABLE,
@@ -78,7 +78,7 @@ def _change(
     for task in filter(fits, tasks):
         try:
             changed = chosen.call(change(task))
-        except (Conflict, NotFound) as error:  # someone changed or deleted it meanwhile
+        except (Conflict, NotFound) as error:  # someone has changed or deleted the task meanwhile
             console.note(plain(f"{task.spec.name} was left out: {error}"))
             left_out += 1
         else:

@@ -1,4 +1,4 @@
-"""Pauses of many tasks at once: of all, or of those with a label."""
+"""Pauses of many tasks at once: all tasks, or those with a label."""
 
 from turnkeeper.config.surfaces import Panel, Surface, commands_in
 

@@ -1,4 +1,4 @@
-"""`loop`: prompts that run repeatedly, created from a few words: an interval, a cron expression or neither."""
+"""The command `loop`, for repeated prompts. A few words create one: an interval, a cron expression or neither."""
 
 import sys
 from collections.abc import Mapping
@@ -52,8 +52,8 @@ def create(
 ) -> None:
     """Create a loop: on an interval, on a cron expression, or at its own pace when the words name no time.
 
-    Intervals are exact: "7m" is every 7 minutes. A self-paced loop starts at once. Each of its turns asks for
-    the next, and the loop ends when a turn does not.
+    Intervals are exact: "7m" is every 7 minutes. A self-paced loop starts at once. Each of its turns asks for the next
+    turn, and the loop ends when a turn asks for none.
 
     Example: turnkeeper loop create 15m "check the build and report what changed"
     """
@@ -63,11 +63,11 @@ def create(
 
 
 def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that the words stand for, without the given options."""
+    """Return the options that the words represent, without the given options."""
     scheduled = any(given.get("in_" if kind == "in" else kind) for kind in SCHEDULES)
     prompted = given["prompt"] is not None or given["prompt_file"] is not None
     if words and scheduled and prompted:
-        raise InvalidInput("is given twice", where="prompt", hint="leave the words or --prompt out")
+        raise InvalidInput("is given twice", where="prompt", hint="omit either the words or --prompt")
     if words and scheduled:
         return {"prompt": " ".join(words)}
     if prompted and (scheduled or given.get("on")) and not words:
@@ -81,7 +81,7 @@ def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
 def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
     """Delete a loop. For a day, `restore` can undo this. Its history stays, and a running turn finishes.
 
-    On a terminal it asks first.
+    On a terminal the command asks first.
 
     Example: turnkeeper loop delete loop-7f3c2a10
     """
@@ -92,7 +92,7 @@ def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOptio
 def pause(
     loop: IdArgument,
     note: Annotated[str, typer.Option(help="The reason, for the person who resumes it.")] = "",
-    until: Annotated[str, typer.Option(help="When it resumes by itself.")] = "",
+    until: Annotated[str, typer.Option(help="When it resumes automatically.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Pause a loop until it is resumed.
@@ -148,7 +148,7 @@ def stop(
     found = [_loop(chosen, loop)] if loop else _going()
     if not loop and found and not yes:
         if not sys.stdin.isatty():
-            raise InvalidInput(f"would stop {len(found)} loops", where="loop stop", hint="name one, or give --yes")
+            raise InvalidInput(f"would stop {len(found)} loops", where="loop stop", hint="name one loop, or give --yes")
         typer.confirm(f"Stop {len(found)} loop{'' if len(found) == 1 else 's'}?", abort=True, err=True)
     for task in found:
         show_change(chosen.call(wire.DisableTaskRequest(name=task.id)), output, "stopped")
@@ -206,7 +206,7 @@ def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ende
     console.show_page(shown, named, output, name_key="id", page=told, footer=" · ".join(notes))
 
 
-_COLUMNS = columns(  # a narrow terminal omits the last ones
+_COLUMNS = columns(  # a narrow terminal omits the last columns
     "ID INTERVAL=schedule #ITERATION PROMPT STATE NEXT=next_fire_at LAST=last_fire_at MODE TARGET=agent +NAME "
     "+RESULT=last_outcome +CATEGORY +CHANNEL +THREAD=thread_id +REASON",
     schedule=lambda row: row["schedule"].removesuffix(", exactly"),

@@ -1,7 +1,7 @@
-"""Tasks that follow others: the answers that they get, and which tasks before them have succeeded.
+"""Tasks that follow other tasks: the answers that they receive, and whether the followed tasks have succeeded.
 
 A task follows others by the filter `after=a,b` of `task.succeeded`. The answers are read before the transaction that
-records an outcome. If the runtime does not answer, the outcome is read again later, so no answer is lost.
+records an outcome. If the runtime does not answer, the runner reads the outcome again later, so no answer is lost.
 """
 
 import json
@@ -20,8 +20,8 @@ from turnkeeper.errors import NotFound
 from turnkeeper.times import EPOCH, rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-NEWEST_TURNS = 20  # of a thread; a turn that has just ended is among them
-NEWEST_FIRES = 50  # of a task that another one follows
+NEWEST_TURNS = 20  # newest turns of a thread, which include a turn that has just ended
+NEWEST_FIRES = 50  # newest fires of a followed task
 _ENDED = frozenset({wire.TurnEvent.SUCCEEDED, wire.TurnEvent.SILENT, wire.TurnEvent.DELIVERED})
 _DID = {
     Outcome.SUCCEEDED: "succeeded",
@@ -83,7 +83,7 @@ def _counts_from(session: Session, task: Task) -> datetime:
 async def answers(
     store: Store, runtime: Runtime, ended: Sequence[wire.TurnEvent | wire.Turn]
 ) -> Mapping[str, dict[str, Any]]:
-    """Return, by fire id, the answers for the tasks that follow. Empty if no task waits for a success.
+    """Return, by fire id, the answers for the followers. Empty if no task waits for a success.
 
     Raises TurnkeeperError if the runtime does not answer.
     """
@@ -103,7 +103,7 @@ async def answers(
 
 
 def _wanted(session: Session, good: Mapping[str, Source]) -> dict[str, tuple[str, dict[str, Source]]]:
-    """Return, by fire id, the fire's task and the turns whose answers go to tasks that follow it."""
+    """Return, by fire id, the fire's task and the turns whose answers go to followers."""
     listeners = session.events.listeners({SUCCEEDED})
     found: dict[str, tuple[str, dict[str, Source]]] = {}
     for fire_id, fire in session.fires.by_ids(list(good) if listeners else []).items():
@@ -126,7 +126,7 @@ def _newest(session: Session, task: Task | None) -> tuple[Task, Any] | None:
 
 
 async def _answer(runtime: Runtime, source: Source) -> str:
-    """Return the last text of a turn; empty if it wrote none, or was deleted."""
+    """Return the last text of a turn; empty if the turn wrote no text or was deleted."""
     asked = wire.GetConversationRequest(thread_id=source.thread_id, limit=NEWEST_TURNS)
     try:
         turns = (await runtime.ask("GetConversation", asked)).turns
@@ -143,9 +143,9 @@ def _cut(text: str, most: int) -> str:
 
 
 def explained(session: Session, task: Task, note: Note | None) -> list[str]:
-    """Return a sentence about each task that a task follows; empty if it follows none by `after`.
+    """Return a sentence about each task that a task follows; empty if the task follows no other by `after`.
 
-    With the note of an entry, name the fires that led to that entry. Without a note, say what the task waits for now.
+    With the note of an entry, name the fires that triggered it. Without a note, say what the task waits for now.
     """
     found = {name: _fires(session, session.tasks.find(name)) for name in before(task)}
     if note is not None:
@@ -173,9 +173,9 @@ def _ended(fire: Fire) -> str:
 
 
 def _standing(name: str, fires: Sequence[Fire] | None, since: datetime) -> str:
-    """Return whether a task has succeeded after `since`, or else what its newest fire did."""
+    """Return whether a task has succeeded after `since`, or else the outcome of its newest fire."""
     if fires is None:
-        return f"It waits for {name}, and no task has that name."
+        return f"It waits for {name}, but no task has that name."
     good = next(
         (one for one in fires if one.outcome is Outcome.SUCCEEDED and one.ended_at and one.ended_at > since), None
     )

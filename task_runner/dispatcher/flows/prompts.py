@@ -1,10 +1,10 @@
 """Variables in the prompts of tasks, such as `{{ time }}`, `{{ event.data.ref }}` and `{{ var.city or "Rome" }}`.
 
-A value that the author did not write is one JSON value on one line, so that it stays data. Values come in three steps:
+A value that the author did not write is one JSON value on one line, so it stays data. Three steps fill in the values:
 
-- When a fire is committed: its event, the answers of other tasks, and what `task run --var` gives.
-- When the fire is sent: its times, and null for what it lacks. A fire that is sent again has the same prompt.
-- When its turn begins, in the agent runtime: the last answer of the task.
+- When a fire is committed: its event, the answers of other tasks, and the values of `task run --var`.
+- When the fire is sent: its times, and null for each missing value. A fire that is sent again has the same prompt.
+- When the turn of the fire begins, in the agent runtime: the last answer of the task.
 """
 
 import json
@@ -24,7 +24,7 @@ LONGEST = 24_000  # bytes of all answers in the data of one event
 _AFTER = "after="
 _PLAIN = ("time", "date", LAST)
 _LONGEST_VALUE = 10_000
-_LONGEST_OF_EVENT = 1 << 20  # no data of an event is longer, however each character is escaped
+_LONGEST_OF_EVENT = 1 << 20  # the longest data of an event, even if each character is escaped
 _LONGEST_PROMPT = 256 << 10
 _NAME = r"[A-Za-z_][A-Za-z0-9_.-]{0,99}"
 _DEFAULT = r"[ \t]+or[ \t]+(\"[^\"\\{}\n]*\")"
@@ -40,7 +40,7 @@ class Variable(NamedTuple):
 
 
 def check(definition: Definition) -> None:
-    """Raise InvalidInput if the prompt of a task has an unknown variable, or one that its fires cannot have."""
+    """Raise InvalidInput if the prompt of a task has a variable that is unknown or has no value in its fires."""
     found = [_variable(match) for match in _OPEN.finditer(definition.prompt) if not match[1]]
     if len(found) > MOST:
         raise InvalidInput(f"has {len(found)} variables; the limit is {MOST}", where="prompt")
@@ -50,7 +50,7 @@ def check(definition: Definition) -> None:
 
 
 def with_event(prompt: str, event: Event) -> str:
-    """Return a prompt with the values of an event. Empty if the prompt has no variable for them."""
+    """Return a prompt with the values of an event filled in. Empty if the prompt has no variables for an event."""
     said = json.loads(prompt_line(event))
     data = data_of(event)
     answers = data.get("answers") or {event.task_name: data.get("answer")}
@@ -73,9 +73,9 @@ def with_event(prompt: str, event: Event) -> str:
 
 
 def as_asked(definition: Definition, request: Any) -> Definition:
-    """Return a task's definition for one run, with the prompt, the input and the values that the request gives.
+    """Return a task's definition for one run, with the prompt, the input and the values of the request.
 
-    Raises InvalidInput if the prompt has no such variable, or a value is not valid.
+    Raises InvalidInput if the prompt lacks such a variable, or a value is invalid.
     """
     asked = definition
     if request.prompt.strip():
@@ -99,7 +99,7 @@ def as_asked(definition: Definition, request: Any) -> Definition:
 
 
 def completed(request: Any, fire: Fire) -> str:
-    """Return the prompt of a fire as it is sent, each time the same. The runtime fills in the marks of last answers."""
+    """Return the prompt of a fire as it is sent, each time the same. The runtime replaces the marks of last answers."""
     at = fire.nominal_at.astimezone(zone(request.timezone or "UTC"))
     known = {"time": at.isoformat(timespec="seconds"), "date": at.date().isoformat(), LAST: mark(request.task_id)}
     prompt = _filled(request.prompt, lambda one: known.get(one.name, one.default) if _is_known(one.name) else None)
@@ -107,20 +107,20 @@ def completed(request: Any, fire: Fire) -> str:
 
 
 def mark(task_id: str) -> str:
-    """Return the text in a sent prompt that stands for the last answer of a task.
+    """Return the text in a sent prompt that the runtime replaces with the last answer of a task.
 
-    No value contains it, since values have no two braces in a row.
+    No value contains this text, because no value has two consecutive braces.
     """
     return f"{{{{{LAST} of {task_id}}}}}"
 
 
 def names_before(filters: Iterable[str]) -> Sequence[str]:
-    """Return the names of tasks in the filter `after=a,b`; empty without one."""
+    """Return the names of tasks in the filter `after=a,b`; empty without such a filter."""
     return next((text.removeprefix(_AFTER).split(",") for text in filters if text.startswith(_AFTER)), [])
 
 
 def followed(on: EventTrigger) -> str:
-    """Return the trigger of a task with `--after` in words; empty for any other trigger, or one with more filters."""
+    """Describe the trigger of a task with `--after`; empty for any other trigger, or one with more filters."""
     names = names_before(on.filters) if on.event == SUCCEEDED and len(on.filters) == 1 else ()
     return f"after {' and '.join(names)}" if names else ""
 
@@ -131,7 +131,7 @@ def variables(prompt: str) -> Iterator[Variable]:
 
 
 def rendered(prompt: str, task: Any, at: Any, answer: Callable[[str], str]) -> str:
-    """Return the prompt of a task with the values as they would be now. Values of events stay variables.
+    """Return the prompt of a task with the present values. Variables for values of events remain.
 
     Args:
         at: the time of the fire, an aware datetime.
@@ -183,12 +183,12 @@ def _refused(variable: Variable, definition: Definition) -> str:
     """Return why a task cannot have a variable; empty if the task can have the variable."""
     name, before = variable.name, names_before(definition.on.filters if definition.on else ())
     if name == LAST and not HOSTED.fullmatch(definition.agent):
-        return "is not known for an agent in a terminal"
+        return "is not available to an agent in a terminal"
     if name == "event" or name.startswith("event."):
         return "" if definition.on else "needs a task that fires for an event: --on"
     if name == "answer" or name.startswith("answers."):
         follows = name.removeprefix("answers.") in before if name != "answer" else bool(before)
-        return "" if follows else "needs a task that follows that one: --after"
+        return "" if follows else "needs a task that follows that task: --after"
     if name.startswith("var."):
         needs = f'needs a value for fires of the schedule: {{{{ {name} or "DEFAULT" }}}}'
         return "" if variable.default != "null" else needs

@@ -1,9 +1,9 @@
-"""Fires that the agent runtime accepted before the runner's store lost its last commits.
+"""Fires that the agent runtime accepted, but that the runner's store lost with its last commits.
 
 After a power loss or the return of an older file, the store may lack a fire that the runtime has. The runner then plans
-its time again, and sends the same fire id with other content: at least the time of sending differs. The runtime refuses
-it, because one id must not name two pieces of work. The runner asks for the accepted fire, and takes over its turn if a
-lost commit explains the refusal. Any other refusal stays one.
+the time again, and sends the same fire id with different content: at least the sending time differs. The runtime
+refuses it, because one id must not name two different fires. The runner asks for the accepted fire, and adopts its turn
+if a lost commit explains the refusal. Any other refusal stands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper.config.surfaces import offered
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-CONFLICT = "fire_id"  # the field that the runtime names if it has the fire with other content
+CONFLICT = "fire_id"  # the field that the runtime names if it has the fire with different content
 _SAME = ("task_id", "thread_id", "channel", "agent", "category")
 
 
@@ -32,7 +32,7 @@ async def taken_over(
     receipts: Sequence[wire.FireReceipt],
     keys: Sequence[Key | None],
 ) -> list[wire.FireReceipt]:
-    """Take over the accepted fires of refusals that a lost commit explains; return the receipts without these refusals.
+    """Adopt the accepted fires of refusals that a lost commit explains; return the receipts without these refusals.
 
     Raises TurnkeeperError if the runtime does not answer.
     """
@@ -53,15 +53,15 @@ async def taken_over(
 
 
 async def _no_answers() -> Mapping[str, Mapping[str, object]]:
-    """Return no answers, because the surface that reads them was removed."""
+    """Return no answers, because the surface that provides them was removed."""
     return {}
 
 
 def is_explained(sent: wire.FireRequest, turn: wire.Turn) -> bool:
-    """Return True if a lost commit explains that the runtime has a fire with other content.
+    """Return True if a lost commit explains why the runtime has a fire with different content.
 
-    The accepted fire is of the same task, place and permissions. It was sent when it was due or later, and before
-    `sent`, which is the first sending that the store knows. A field that the runtime no longer knows is not compared.
+    The accepted fire must have the same task, thread and permissions. It must have been sent when it was due or later,
+    and before `sent`, the first sending that the store knows. Fields that the runtime no longer knows are not compared.
     """
     same = all(getattr(turn, name) in {"", getattr(sent, name)} for name in _SAME)
     accepted = turn.fired_at.ToNanoseconds()
@@ -82,7 +82,7 @@ def _take_over(session: Session, key: Key, turn: wire.Turn, said: Mapping[str, o
         session.fires.update([accepted])
         if fire.accepted_at is None:
             session.tasks.record_accepted([accepted])
-    elif fire.turn_id != turn.turn_id:  # otherwise, an event of its turn came first
+    elif fire.turn_id != turn.turn_id:  # otherwise, an event of its turn arrived first
         return None
     done = Planned(events=_noted(session, fire, turn.turn_id, sent_at, now))
     news = [of_turn(turn, now)._replace(said=said)] if turn.state in KNOWN_STATES else []
@@ -90,13 +90,13 @@ def _take_over(session: Session, key: Key, turn: wire.Turn, said: Mapping[str, o
 
 
 def note(session: Session, fire: Fire, news: News, now: datetime) -> list[LogRecord]:
-    """Record that the runtime reports a turn of a fire that the store has not sent. Return the log records."""
+    """Record that the runtime reports a turn for a fire that the store has not sent. Return the log records."""
     return _noted(session, fire, news.turn_id, news.at, now)
 
 
 def _noted(session: Session, fire: Fire, turn_id: str, at: datetime, now: datetime) -> list[LogRecord]:
     known = f"agent-runtime had accepted {fire.fire_id}, as {turn_id}, before the store lost it"
-    why = f"{known}; that turn counts, and the fire was not sent twice"
+    why = f"{known}; that turn counts, and the fire was sent only once"
     session.stoppages.begin(Cause.LOST, fire.task_id, min(at, fire.nominal_at), why)
     session.stoppages.end(Cause.LOST, fire.task_id, now)
     return [of_fire("fire.taken_over", fire, turn_id=turn_id)]

@@ -1,8 +1,8 @@
-"""The home's calendar in a process: `[calendar] file` in config.toml, a file that ends in `.ics`.
+"""The home's calendar: the `.ics` file that `[calendar] file` in config.toml names.
 
-The days of its events are exclusions of each task with a cron expression, an interval or a recurrence rule, unless the
+A task with a cron expression, an interval or a recurrence rule excludes the days of the calendar's events, unless the
 task ignores the calendar. The runner keeps the newest readable days in `state/calendar.json`. If the file becomes
-unreadable, those days count, and `status` names the error.
+unreadable, the runner uses those days, and `status` names the error.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 SUFFIX = ".ics"
 STATE = "state/calendar.json"
-MOST_NOTED = 20  # times that a preview names
-_FIX = "correct it, or empty [calendar] file in config.toml"
+MOST_NOTED = 20  # the most excluded times that a preview names
+_FIX = "correct it, or clear [calendar] file in config.toml"
 
 
 class Calendar(NamedTuple):
@@ -29,7 +29,7 @@ class Calendar(NamedTuple):
 
     Attributes:
         days: exclusions, as :func:`task_runner.timetable.check_excluded` writes them.
-        key: a digest of the file, and the month in which it was read: events count from the month before on.
+        key: a digest of the file, and the month of the reading; events before the preceding month do not count.
         trouble: why the file cannot be read; empty if it can.
     """
 
@@ -67,7 +67,7 @@ def trouble() -> str:
 
 
 def read(home: Home, now: Any) -> Calendar:
-    """Return the calendar of a home: its file, or else the days that were kept when the file was last readable."""
+    """Return the calendar of a home, from its file, or else from the days kept when the file was last readable."""
     said = said_in(home.config, "calendar")
     file = said.get("file", "") if isinstance(said, dict) else ""
     if not file:
@@ -82,14 +82,14 @@ def read(home: Home, now: Any) -> Calendar:
             return before._replace(file=file)
         days = check_excluded(required("calendar file", path, now), zone("UTC"))
     except (OSError, TurnkeeperError) as error:
-        counts = "the days that it had before count" if before.days else "no day is left out"
+        counts = "its last readable days apply" if before.days else "no day is excluded"
         why = f"the calendar {file} cannot be read, so {counts}: {error}; {_FIX}"
         return Calendar(before.days, str(file), before.key, why)
     return Calendar(days, file, key)
 
 
 def kept(home: Home) -> Calendar:
-    """Return the days that the runner last planned with. None are kept before a calendar was named."""
+    """Return the days that the runner last planned with. It has no days if config.toml has never named a calendar."""
     try:
         said = json.loads((home.root / STATE).read_text())
         return Calendar(tuple(map(str, said["days"])), "", str(said["key"]))
@@ -103,11 +103,11 @@ def keep(home: Home, calendar: Calendar) -> None:
 
 
 def notes(chosen: Any, task: wire.Task, request: wire.PreviewScheduleRequest, answer: Any) -> list[str]:
-    """Return sentences for a preview of times: which ones the calendar leaves out, or why it cannot be read.
+    """Return sentences for a preview of times: the times that the calendar excludes, or why it cannot be read.
 
     Args:
-        chosen: the runner, which answers a preview.
-        task: the previewed task; empty if the request has a schedule of its own.
+        chosen: the runner, which answers the preview.
+        task: the previewed task; empty if the request contains a schedule.
     """
     if chosen.homeless or not (found := read(chosen.home, SystemClock().now())).file:
         return []

@@ -1,4 +1,4 @@
-"""The runner's watch over the calendar: a changed file counts within seconds, and every task is planned again."""
+"""A watch on the calendar file. After a change, the runner reads the file and plans every task again."""
 
 import asyncio
 from typing import Any
@@ -14,16 +14,16 @@ _Stamp = tuple[Any, ...]
 
 
 class Watch:
-    """An observer of the runner, which looks at the files with each beat."""
+    """An observer that the runner calls regularly to check the calendar file."""
 
     def __init__(self, home: Any, runner: Any, _settings: object, clock: Any) -> None:
         self._home, self._runner, self._clock = home, runner, clock
         self._seen: _Stamp = ()
 
     async def look(self) -> None:
-        """If a file changed, read the calendar, plan each task with it, and keep it.
+        """If the file changed, read the calendar, plan each task with it, and save its days.
 
-        After a kill, the next start does so again. After a failure, the next look does.
+        If the process is killed, the next start repeats this. If the call fails, the next call repeats it.
         """
         stamp = await asyncio.to_thread(self._stamp)
         if stamp == self._seen:
@@ -40,7 +40,7 @@ class Watch:
         self._seen = () if found.trouble else stamp
 
     async def _plan_again(self) -> int:
-        """Plan each active task, whose next time may have changed, and take up tasks that the calendar ended."""
+        """Plan each active task again, and reactivate the tasks that the calendar ended."""
         store, now = self._runner.store, self._clock.now()
         tasks = await store.read(lambda session: session.tasks.listed())
         expired = [task.id for task in tasks if task.state is TaskState.EXPIRED]
@@ -67,7 +67,7 @@ class Watch:
 
 
 def take_up(session: Any, ids: list[Any], now: Any) -> Planned:
-    """Make each of these ended tasks active that has times to come. The times until now are skipped."""
+    """Reactivate each of these ended tasks that has future times. Skip its times up to now."""
     plans, records = [], []
     for snapshot in session.tasks.snapshots(ids) if ids else ():
         task, timetable = snapshot.task, timetable_of(snapshot.task.definition)

@@ -475,7 +475,7 @@ def _check_together(rule: _Rule) -> None:
     if "BYSETPOS" not in rule.numbers:
         return
     if rule.frequency in _PER_DAY or any(len(rule.numbers.get(key, ())) > 1 for key in _OF_DAY):
-        _refuse("BYSETPOS goes with one time a day", "name the times by a cron expression, or by several tasks")
+        _refuse("BYSETPOS needs a single time of day", "use a cron expression, or several tasks")
     if not rule.weekdays and not rule.numbers.keys() - {*_OF_DAY, "BYSETPOS"}:
         _refuse("BYSETPOS needs another BY… part to choose from")
 

@@ -133,7 +133,7 @@ async def test_half_a_character_is_an_answer_to_the_model_and_not_the_turns_end(
     ended = await looper.run()
     assert ended.state == STATES.SUCCEEDED, ended.error
     told = await answered(looper)
-    assert ["holds a lone surrogate" in one for one in told] == [True] * 5, told
+    assert ["contains a lone surrogate" in one for one in told] == [True] * 5, told
     assert await tasks(runner) == []
 
 

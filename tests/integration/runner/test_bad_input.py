@@ -147,7 +147,7 @@ FILES: dict[str, tuple[bytes | str, str, str]] = {
     "unknown key": (TABLE + "colour = 1\n", ":7", "colour"),
     "unknown table": (TABLE + "[other]\n", "", "other"),
     "same key twice": (TABLE + 'every = "2h"\n', "", "line 7"),
-    "same task twice": (TABLE + TABLE, ":8", "declared already"),
+    "same task twice": (TABLE + TABLE, ":8", "already declared"),
     "wrong type": (TABLE.replace('"1h"', "60"), ":3", "every"),
     "a float": (TABLE + "max_fires = 2.0\n", ":7", "max_fires"),
     "nan": (TABLE + "max_fires = nan\n", ":7", "max_fires"),

@@ -60,7 +60,7 @@ async def test_each_fire_has_a_thread_of_its_own_and_keeps_it_when_it_is_sent_ag
     assert [each.thread_id for each in (first, again, second)] == [first.fire_id, first.fire_id, second.fire_id]
     assert first.fire_id != second.fire_id
     said = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at=first.nominal_at.ToJsonString()))
-    assert f"It has a thread of its own: {first.fire_id}." in said.lines
+    assert f"It has its own thread: {first.fire_id}." in said.lines
 
 
 async def test_nothing_is_sent_while_the_runtime_is_down_and_the_newest_stands_for_all(rig: Rig, peer: Peer) -> None:

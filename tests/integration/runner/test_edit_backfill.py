@@ -36,7 +36,7 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     assert "(dry run: nothing was written)" in err
     assert json.loads(command("show", "digest", "-o", "json")[1]) == before
     code, out, err = command("edit", "digest", "--prompt", "q", "--catch-up", "run-all")
-    assert (code, out, "prompt, catch_up, overlap changed; it fires as before, next " in err) == (0, "", True), err
+    assert (code, out, "prompt, catch_up, overlap changed; its times stay the same, next " in err) == (0, "", True), err
     after = json.loads(command("show", "digest", "-o", "json")[1])
     assert {key: value for key, value in after.items() if before[key] != value and key != "updated_at"} == {
         "prompt": "q", "catch_up": "run-all", "overlap": "queue", "revision": 2,
@@ -131,7 +131,7 @@ WRONG = [
     (("edit", "digest", "--cron", "61 * * * *"), "61"),
     (("edit", "digest", "--cron", "0 9 * * *", "--every", "1m"), "exactly one"),
     (("edit", "digest", "--retries", "7"), "retries"),
-    (("backfill", "digest", "--from", "2026-01-02", "--to", "2026-01-01"), "later than from"),
+    (("backfill", "digest", "--from", "2026-01-02", "--to", "2026-01-01"), "later than `from`"),
     (("backfill", "digest", "--from", "soon", "--to", "2026-01-01"), "not a time"),
     (("backfill", "digest", "--from", "2000-01-01", "--to", "2026-01-01"), "10000"),
 ]

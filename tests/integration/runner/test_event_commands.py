@@ -88,7 +88,7 @@ def test_files_declare_events_and_are_exported_without_change(command, home) -> 
         (("emit", "demo", "--id", ""), "--id: must not be empty"),
         (("emit", "demo", "--id", "a/b"), "event_id: must be"),
         (("create", "x", "--on", "demo", "--filter", "k", *REST), "filters: 'k' is not a filter"),
-        (("create", "x", "--on", "demo", "--filter", r"k~=(a)\1", *REST), "cannot be bounded"),
+        (("create", "x", "--on", "demo", "--filter", r"k~=(a)\1", *REST), "would have no bound"),
         (("create", "x", "--on", "demo", "--in", "5m", *REST), "on: cannot be combined with at"),
         (("create", "x", "--every", "5m", "--debounce", "5s", *REST), "debounce: is only for a task that fires"),
         (("create", "x", *REST), "no schedule; one of --cron, "),

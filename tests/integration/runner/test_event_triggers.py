@@ -289,7 +289,7 @@ async def test_explain_tells_what_became_of_every_trigger(rig: Rig, peer: Peer) 
     assert "It fires for every demo on which n~=. agrees, once in 30s, when that window closes" in said
     _, said = await explained("both", 3)
     assert "1 trigger at 2026-03-02T09:00:03Z" in said
-    assert "skipped (paused). The task was paused then." in said
+    assert "skipped (paused). The task was paused at that time." in said
 
 
 class Rules:

@@ -98,7 +98,7 @@ async def test_a_circle_of_two_tasks_goes_round_once(rig: Rig, peer: Peer) -> No
     assert await ledger(rig, "a") == [("succeeded", "", 1), ("skipped", "storm: own chain", 1)]
     assert await ledger(rig, "b") == [("succeeded", "", 1)]
     said = "\n".join((await rig.service.explain_fire(wire.ExplainFireRequest(name="a"))).lines)
-    assert "A fire of the same task led to it" in said
+    assert "A fire of the same task triggered it" in said
     assert "by way of start → a → b" in said
 
 

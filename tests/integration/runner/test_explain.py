@@ -45,7 +45,7 @@ async def one_turn(rig: Rig, peer: Peer, state: State, *, error: str = "") -> No
         (30, State.SUCCEEDED, "late", "sent at 2026-03-02T09:01:30Z, 30s after it was due."),
         (0, State.FAILED, "failed", "Its turn failed at 2026-03-02T09:01:00Z: it broke."),
         (0, State.INTERRUPTED, "interrupted", "waits for you: turnkeeper approvals list"),
-        (0, State.HELD, "held", "the fire is held, and sent again once it is decided."),
+        (0, State.HELD, "held", "the fire is held, and is sent again after the decision."),
     ],
 )
 async def test_a_fire_says_how_it_was_sent_and_how_it_ended(rig: Rig, peer: Peer, late, state, verdict, says) -> None:
@@ -97,7 +97,7 @@ async def test_overlap(rig: Rig, peer: Peer) -> None:
         await rig.pass_time(60)
         assert await asked(rig, 120) == ("skipped", (await asked(rig, 120))[1])
         assert (
-            "The task's previous fire was under way then, so overlap skip started no other fire"
+            "The task's previous fire was still running, so overlap skip started no other fire"
             in (await asked(rig, 120))[1]
         )
         await rig.pass_time(90)
@@ -128,7 +128,7 @@ async def test_paused_disabled_and_deleted(rig: Rig, peer: Peer) -> None:
     assert (verdict, "paused: away" in text) == ("paused", True)
     await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
     assert await asked(rig, 60) == ("skipped", (await asked(rig, 60))[1])
-    assert "The task was paused then." in (await asked(rig, 60))[1]
+    assert "The task was paused at that time." in (await asked(rig, 60))[1]
     await rig.service.disable_task(wire.DisableTaskRequest(name="digest"))
     assert (await asked(rig, 180))[0] == "disabled"
 
@@ -165,11 +165,11 @@ async def test_outside_its_bounds_excluded_not_a_nominal_time_and_before_creatio
     assert (verdict, "end_at is 2026-03-03T00:00:00Z" in text) == ("outside_bounds", True)
     assert (await asked(rig, 3660))[0] == "excluded"
     verdict, text = await asked(rig, 90)
-    assert (verdict, "the last before it is 2026-03-02T09:01:00Z, the next 2026-03-02T09:02:00Z" in text) == (
+    assert (verdict, "the previous time is 2026-03-02T09:01:00Z, the next 2026-03-02T09:02:00Z" in text) == (
         "not_nominal", True,
     )  # fmt: skip
     verdict, text = await asked(rig, -60)
-    assert "There was no task yet, so nothing was due. `turnkeeper task backfill " in text
+    assert "The task did not exist, so nothing was due. `turnkeeper task backfill " in text
     assert (verdict, "was created at 2026-03-02T09:00:00Z" in text, "backfill" in text) == (
         "before_creation",
         True,
@@ -238,7 +238,7 @@ async def test_without_a_time_a_task_that_was_paused_is_explained_by_its_pause(
     ("key", "ends"),
     [
         ("turns_per_day", "until 2026-03-03T00:00:00Z"),
-        ("tokens_per_fire", "until you resume it (turnkeeper task resume digest)"),
+        ("tokens_per_fire", "until you resume the task (turnkeeper task resume digest)"),
     ],
 )
 async def test_without_a_time_a_task_that_its_budget_stops_is_explained_by_that_first(
@@ -268,7 +268,7 @@ async def test_superseded_by_an_edit_and_the_revision_then_in_force(rig: Rig, pe
     await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
     verdict, text = await asked(rig, 120)
     assert verdict == "superseded"
-    assert "Revision 1, in force from 2026-03-02T09:00:00Z, does name it." in text
+    assert "Revision 1, in force from 2026-03-02T09:00:00Z, includes that time." in text
     assert "0 12 * * *" in text
     verdict, text = await asked(rig, 60)
     assert (verdict, "an edit removed its time from the schedule" in text) == ("skipped", True)
@@ -280,7 +280,7 @@ async def test_the_future_says_what_will_happen_and_with_its_jitter_when(rig: Ri
     verdict, text = await asked(rig, 600)
     assert verdict == "future"
     assert f"as {task.id}@20260302T091000Z" in text
-    assert "put off by its jitter to 2026-03-02T09:10:" in text
+    assert "delayed by its jitter to 2026-03-02T09:10:" in text
     assert "catch-up run-once decides" in text
 
 
@@ -290,7 +290,7 @@ async def test_fires_beside_the_schedule_are_told_and_without_a_time_the_newest_
     await rig.service.run_task(wire.RunTaskRequest(name="digest", request_id="abc"))
     answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
     assert answer.at.ToDatetime(UTC) == T0 + timedelta(seconds=60)
-    assert "~mabc was asked for by hand: pending." in answer.lines[-1]
+    assert "~mabc was requested manually: pending." in answer.lines[-1]
     assert answer.fire.outcome == "pending"
 
 

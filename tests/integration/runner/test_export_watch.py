@@ -87,7 +87,7 @@ def test_a_task_is_one_file_and_to_delete_it_is_to_remove_that_file(watched: Wat
     assert watched.files() == ["digest.toml"]
     (watched.folder / "digest.toml").unlink()
     assert watched.look(1) == [], "an editor may be replacing it"
-    assert watched.look(1) == ["digest: deleted, as its file was"]
+    assert watched.look(1) == ["digest: deleted, because its file was deleted"]
     assert watched.tasks() == []
     assert watched.look() == []
 
@@ -113,7 +113,7 @@ def test_what_changes_elsewhere_is_written_and_removed(watched: Watched) -> None
     assert watched.look() == ["digest: written"]
     assert "by a command" in (watched.folder / "digest.toml").read_text()
     watched.runner.call(wire.DeleteTaskRequest(name="digest"))
-    assert watched.look() == ["digest: deleted: its file is removed"]
+    assert watched.look() == ["digest: deleted, so its file is removed"]
     assert watched.files() == []
 
 
@@ -143,7 +143,7 @@ def test_what_was_changed_while_nobody_watched_counts(watched: Watched) -> None:
     watched.write("news", "one")
     (watched.folder / "digest.toml").unlink()
     watched.again()
-    assert sorted(watched.look()) == ["digest: deleted, as its file was", "news: created from its file"]
+    assert sorted(watched.look()) == ["digest: deleted, because its file was deleted", "news: created from its file"]
 
 
 def test_a_folder_that_is_gone_or_was_emptied_of_all_deletes_nothing(watched: Watched) -> None:

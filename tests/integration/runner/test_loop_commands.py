@@ -185,7 +185,7 @@ def test_deleting_is_for_loops_that_exist(command) -> None:
 def test_only_a_self_paced_loop_can_be_rescheduled(command) -> None:
     fixed, paced = made(command, "1h", "p"), made(command, "p")
     code, _, err = command("loop", "reschedule", fixed["id"], "300")
-    assert (code, "its schedule decides" in err) == (4, True)
+    assert (code, "its schedule determines" in err) == (4, True)
     code, out, _ = command("loop", "reschedule", paced["id"], "300")
     assert (code, "wakes at" in out) == (0, True)
     assert command("loop", "reschedule", paced["id"], "5m")[0] == 0

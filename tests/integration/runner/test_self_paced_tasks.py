@@ -333,7 +333,7 @@ async def test_rescheduling_moves_what_is_armed_and_withdraws_what_is_unsent(rig
 
 async def test_what_keeps_a_schedule_cannot_be_rescheduled(rig: Rig) -> None:
     fixed = await loop(rig, every="15m", prompt="p")
-    with pytest.raises(Conflict, match="its schedule decides when it fires next"):
+    with pytest.raises(Conflict, match="its schedule determines its next fire"):
         await rig.service.reschedule_task(wire.RescheduleTaskRequest(name=fixed.id, seconds=90))
     with pytest.raises(NotFound):
         await rig.service.reschedule_task(wire.RescheduleTaskRequest(name="loop-00000000", seconds=90))
@@ -458,7 +458,7 @@ async def test_what_an_agent_made_expires_is_put_off_a_little_and_remembers_who_
 async def test_an_agent_has_25_tasks_of_its_own_making_and_no_more(rig: Rig) -> None:
     made = [await loop(rig, every="1h", created_by=BY) for _ in range(25)]
     await rig.service.pause_task(wire.PauseTaskRequest(name=made[0].id))
-    with pytest.raises(Exhausted, match="made 25 tasks that have not ended, and the limit is 25"):
+    with pytest.raises(Exhausted, match="has 25 tasks that have not ended, and the limit is 25"):
         await loop(rig, every="1h", created_by=BY)
     await loop(rig, every="1h")
     await loop(rig, every="1h", created_by=wire.CreatedBy(turn_id="turn-9", category="loop", agent="agent1"))

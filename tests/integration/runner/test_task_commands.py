@@ -323,7 +323,7 @@ def test_what_the_runner_refuses_in_a_file_names_file_line_and_key(command, tmp_
         line = path.read_text().splitlines().index('every = "sometimes"') + 1
         assert err.startswith(f"error: {path}:{line}: task.every: 'sometimes' is not a duration")
     path.write_text(TABLE.format("twice", "1h") * 2)
-    assert f"{path}:8: task.name: 'twice' is declared already, at {path}:2" in command("apply", str(path))[2]
+    assert f"{path}:8: task.name: 'twice' is already declared, at {path}:2" in command("apply", str(path))[2]
     assert command("list", "-o", "name")[1] == ""
 
 

@@ -168,4 +168,4 @@ async def test_explain_says_which_fire_of_which_task_made_a_task_fire_or_what_it
         assert line in now.lines
     await rig.service.delete_task(wire.DeleteTaskRequest(name=first))
     now = await rig.service.explain_fire(wire.ExplainFireRequest(name="c", at=later))
-    assert "It waits for a, and no task has that name." in now.lines
+    assert "It waits for a, but no task has that name." in now.lines

@@ -189,7 +189,7 @@ async def test_without_a_time_explain_answers_for_the_newest_fire_there_was(rig:
     by_hand = await rig.service.run_task(wire.RunTaskRequest(name="digest"))
     said = await rig.service.explain_fire(asked)
     assert (said.fire.fire_id, said.verdict) == (by_hand.fire_id, "pending")
-    assert f"{by_hand.fire_id} was asked for by hand." in said.lines
+    assert f"{by_hand.fire_id} was requested manually." in said.lines
     assert "jitter" not in " ".join(said.lines)
     await rig.pass_time(600)
     said = await rig.service.explain_fire(asked)

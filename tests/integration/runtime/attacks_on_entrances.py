@@ -313,5 +313,5 @@ def _with_namesakes(field: Field) -> None:
 async def _(field: Field) -> Effects:
     field.grant("tool:search")
     await field.act()
-    assert field.noted or "another tool has the name search too" in (await field.pending())[0].question
+    assert field.noted or "another tool also has or had the name search" in (await field.pending())[0].question
     return field.noted

@@ -31,7 +31,7 @@ async def test_triage_goes_through_what_waits(
     said = capsys.readouterr()
     assert "turnkeeper approvals resolve" in said.out
     assert "1 decided, 0 left" in said.err
-    assert f"what it answers: turnkeeper turns show {(await desk.conversation())[0].turn_id}\n" in said.err
+    assert f"its answer: turnkeeper turns show {(await desk.conversation())[0].turn_id}\n" in said.err
     assert "write all arguments of the call, as a JSON object; they are now: {" in said.err
     assert long in said.out, "an approval binds to all of it, and so all of it is shown"
     assert desk.noted == []
@@ -96,7 +96,7 @@ async def test_the_command_says_that_the_graph_failed_on_its_answer(
         assert await asyncio.to_thread(run, app, ["triage"]) == 0
         said = capsys.readouterr()
         assert said.out.count("price = 12") == 2, "at a terminal the question is shown again"
-        assert said.err.endswith("0 decided; the rest waits\n")
+        assert said.err.endswith("0 decided; the other items wait\n")
         assert await asyncio.to_thread(run, app, [*resolve, "--answer", '{"approved": true}']) == 0
         ended = await bench.events(until=lambda one: one.state == STATES.SUCCEEDED)
         assert (ended[-1].turn_id, ended[-1].summary) == (event.turn_id, '{"prompt": "ordered"}')
@@ -172,7 +172,7 @@ async def test_send_says_which_question_it_answers_with_what_and_where_to_read_o
         code, said = await send("2")
         assert code == 0
         assert f"answers “Order it? (yes | no)” with “no”; {event.turn_id} continues with it\n" in said
-        assert f"read on: turnkeeper turns show {event.turn_id}\n" in said
+        assert f"for the rest: turnkeeper turns show {event.turn_id}\n" in said
         assert "as turn-" not in said, "the message has no turn of its own"
         code, said = await send("many")
         assert code == EXIT_CONFLICT
@@ -199,5 +199,5 @@ async def test_triage_goes_on_to_what_the_same_turn_asks_next(
         assert await asyncio.to_thread(run, app, ["triage"]) == 0
         assert capsys.readouterr().err.endswith("1 decided, 0 left\n")
         assert await asyncio.to_thread(run, app, ["triage"]) == 0
-        assert capsys.readouterr().err == "nothing waits for you\n"
+        assert capsys.readouterr().err == "no item waits for you\n"
     await bench.close()

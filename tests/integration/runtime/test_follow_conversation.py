@@ -345,7 +345,7 @@ async def test_a_message_that_would_end_a_loop_is_sent_when_its_author_has_said_
         for line in ("never mind\r", "?\r", "how far are you?\r"):
             await asyncio.to_thread(dialogue._take_keys, line.encode())
         assert len(await desk.conversation()) == 2, "it was asked about, and nothing was sent"
-        assert "loop-0000000a ends by this" in screen._status
+        assert "loop-0000000a ends because of this" in screen._status
         await asyncio.to_thread(dialogue._take_keys, b"n\r")
         while len(said := await desk.conversation()) == 2:
             await look_again()

@@ -258,7 +258,7 @@ async def test_the_author_is_told_beforehand_which_tools_a_tool_calls() -> None:
     with watching(Gate({}, judge, inside={"": inside})):
         thread = Thread(graph, turn())
         (asked,) = await thread.go()
-        assert "inside it may call act: each is judged by itself" in asked.question
+        assert "inside it may call act: each is judged separately" in asked.question
         (inner,) = await thread.decide((asked, "approve"))
         assert (inner.tool, "inside" in inner.question, ran) == ("act", False, [])
 

@@ -190,7 +190,7 @@ async def test_a_decision_says_which_calls_were_shown(field: Field) -> None:
     _, question = await waiting(field, FORMS["decisions"], "tool:send")
     with pytest.raises(InvalidInput, match="which calls were shown"):
         await field.resolve(question.interrupt_id, "approve")
-    with pytest.raises(Conflict, match="not those that were shown"):
+    with pytest.raises(Conflict, match="differ from those that were shown"):
         await field.resolve(question.interrupt_id, "approve", args_hash="another")
     assert await field.pending() == [question]
 

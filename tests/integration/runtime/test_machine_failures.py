@@ -278,7 +278,7 @@ async def test_a_graph_that_the_machine_fails_for_longer_than_its_limit_fails_an
     assert event.state == STATES.FAILED
     assert (
         event.error
-        == "a file or device of its graph cannot be read or written: Input/output error; it was retried for 0 s"
+        == "a file or device of its graph cannot be read or written: Input/output error; the runtime retried for 0 s"
     )
     await bench.rest()
     assert bench.runtime.worker.waits == {}

@@ -334,6 +334,6 @@ async def test_no_message_comes_with_the_input_where_it_could_remove_or_change_o
     given = json.dumps({"messages": [OF_ANOTHER[message]]}).replace("{first}", first.turn_id)
     event = await bench.run(2, prompt="two", input_json=given)
     assert (event.state, await heard(bench)) == (STATES.FAILED, ["one"])
-    assert event.error == "messages: the messages are made from the prompt; leave it out and give a prompt"
+    assert event.error == "messages: the messages are made from the prompt; omit them and give a prompt"
     await bench.run(3, prompt="three")
     assert await heard(bench) == ["one", "three"]

@@ -154,11 +154,11 @@ async def test_a_tool_under_another_name_is_another_tool(bench: Bench, desk: Fol
     bench.script["go"] = [calls((NOTE, {"text": "a"})), calls((f"{NOTE}s", {"text": "a"}))]
     desk.offer({**ADD, "name": "notes"})
     assert STATES.Name((await bench.run()).state) == "INTERRUPTED"
-    assert "desk does not offer note any more; nothing was sent" in await said(bench)
+    assert "desk no longer offers note; nothing was sent" in await said(bench)
     (asked,) = await bench.pending()
     assert asked.missing_scope == "tool:mcp__desk__notes"
     assert desk.calls == []
-    assert await looked(bench, SCOPE) == "its source does not offer it any more"
+    assert await looked(bench, SCOPE) == "its source no longer offers it"
     assert "offers 1 tools that you have not accepted" in await looked(bench, "desk")
 
 

@@ -178,7 +178,7 @@ async def test_trouble_that_does_not_pass_fails_the_turn_after_a_few_tries(desk:
     assert event.state == STATES.FAILED
     assert event.error == (
         f"model openai:stub-model at {desk.server.url}: is failing (503); it was tried 5 times; "
-        "see whether its server runs and answers; the next fire or message tries again"
+        "check whether its server runs and answers; the next fire or message tries again"
     )
     assert (len(desk.server.requests), len(desk.trail("model.failed"))) == (5, 1)
     desk.server.script = []
@@ -430,7 +430,7 @@ async def test_the_limit_of_the_category_ends_a_turn(desk: Desk) -> None:
     desk.server.script = [Reply(calls=[NOTE], usage=(90, 11))]
     event = await desk.run()
     assert event.state == STATES.FAILED
-    assert "used 101 tokens, its category allows 100" in event.error
+    assert "used 101 tokens, but its category allows 100" in event.error
     assert event.tokens_in == 90
 
 

@@ -206,7 +206,7 @@ async def test_a_category_file_that_cannot_be_read_allows_nothing_and_ends_nothi
     [
         (TaskNow(state="deleted", category="work", read_only=False), "its task was deleted"),
         (TaskNow(state="active", category="loop", read_only=False), "its task's category is loop now"),
-        (TaskNow(state="active", category="work", read_only=True), "its task only reads now"),
+        (TaskNow(state="active", category="work", read_only=True), "its task is now read-only"),
     ],
     ids=["deleted", "another category", "read-only"],
 )
@@ -330,7 +330,7 @@ async def test_of_a_use_and_a_revocation_one_comes_first(bench: Excepted) -> Non
     ("limit", "changes", "told"),
     [
         ({"tool_calls": 1}, {}, "the category's limit of 1 tool calls a turn is used up"),
-        ({}, {"task_id": "loop-0000000a", "read_only": True}, "this loop only reads, and its author is asked nothing"),
+        ({}, {"task_id": "loop-0000000a", "read_only": True}, "this loop only reads, and asks its author nothing"),
     ],
     ids=["beyond the limit", "a loop that only reads"],
 )
@@ -351,7 +351,7 @@ async def test_one_that_was_decided_before_gives_no_exception(bench: Excepted) -
     event = await bench.next()
     (question,) = await bench.pending()
     await bench.resolve(question.interrupt_id, "approve")
-    with pytest.raises(Conflict, match="was decided before: approve"):
+    with pytest.raises(Conflict, match="was already decided: approve"):
         await bench.resolve(question.interrupt_id, "approve", for_task=True)
     assert await bench.listed(all=True) == []
     await bench.stopped(event.turn_id, after=event.sequence)
@@ -420,7 +420,7 @@ async def test_it_ends_when_its_tool_is_other_code(bench: Excepted) -> None:
     await bench.crash()
     event = await bench.next()
     assert (event.state, bench.noted) == (STATES.INTERRUPTED, ["x"])
-    assert await bench.ended() == ["the tool note runs other code or holds other values now"]
+    assert await bench.ended() == ["the tool note now has other code or other values"]
 
 
 async def test_a_tool_that_holds_a_client_is_approved_each_time_and_its_question_says_so(bench: Excepted) -> None:
@@ -432,7 +432,7 @@ async def test_a_tool_that_holds_a_client_is_approved_each_time_and_its_question
     event = await bench.next()
     (question,) = await bench.pending()
     why = "it holds an object of builtins.object, whose content cannot be compared"
-    bound = f"{why}: an approval is for this object, in this process"
+    bound = f"{why}: an approval is only for this object, in this process"
     assert question.once_only == bound
     assert question.question.endswith(f"; {bound}"), "so each place that shows the question says it"
     with pytest.raises(InvalidInput, match="can only be approved once"):
@@ -459,8 +459,7 @@ async def test_of_two_tools_with_one_name_neither_can_be_excepted(bench: Excepte
     await bench.stopped(event.turn_id, after=event.sequence)
     (question,) = await bench.pending()
     assert (
-        question.once_only
-        == "another tool has the name send too, or had it before, or the code or values of send have changed"
+        question.once_only == "another tool also has or had the name send, or the code or values of send have changed"
     )
     with pytest.raises(InvalidInput, match="can only be approved once"):
         await bench.resolve(question.interrupt_id, "approve", for_task=True)

@@ -117,7 +117,7 @@ async def test_an_error_of_a_function_is_its_answer_with_file_and_line(garden: G
         ("import nothing_of_the_kind\n", "garden.py:1: cannot be imported: ModuleNotFoundError"),
         ("x = 1\ndef water(:\n", "garden.py:2: cannot be imported: SyntaxError"),
         ("x = 1\n\nx / 0\n", "garden.py:3: cannot be imported: ZeroDivisionError"),
-        ("x = 1\n", "garden.py: holds no function with @tool"),
+        ("x = 1\n", "garden.py: contains no function with @tool"),
         (GARDEN.replace("def beds", "def memory_put"), "garden.py: another tool is called memory_put"),
         (None, "garden.py: is not a Python file"),
     ],

@@ -12,7 +12,7 @@ from tests.support.awkward import TEXTS
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.database import Database
 
-REFUSED = {"NUL": "holds a NUL", "half": "holds a lone surrogate", "long": "the limit is"}
+REFUSED = {"NUL": "contains a NUL", "half": "contains a lone surrogate", "long": "the limit is"}
 
 
 async def kept_or_refused(name: str, write: Awaitable[object], read: Callable[[], Awaitable[str]]) -> None:

@@ -162,7 +162,7 @@ def test_what_waits_for_the_author_is_shown_with_the_command_that_answers_it(ar:
     assert "1 decision waiting" in (ar("conversation", "list"), ar.err)[1]
 
     ar("send", "desk", "hello", "--wait", code=7)
-    assert "the message waits until you decide" in ar.err
+    assert "the message waits for your decision" in ar.err
     ar("approvals", "resolve", prefix, code=2)
     ar("approvals", "resolve", prefix, "--approve", "--reject", code=2)
     ar("approvals", "resolve", prefix, "why", "--approve", code=2)
@@ -179,7 +179,7 @@ def test_what_waits_for_the_author_is_shown_with_the_command_that_answers_it(ar:
     assert ar.json("approvals", "list", "--channel", "desk") == []
     for again in (("--approve",), ("--edit", '{"tier": "channel", "text": "the pump is new"}')):
         ar("approvals", "resolve", pending["interrupt_id"], *again, code=4)
-        assert "was decided before: edit" in ar.err
+        assert "was already decided: edit" in ar.err
 
 
 def _constellation(ar: Commands) -> Constellation:
@@ -232,7 +232,7 @@ def test_turns_are_listed_shown_by_prefix_and_cancelled(ar: Commands) -> None:
     assert {"turn_id", "fire_id", "attempt", "status", "thread_id", "started_at", "ended_at"} <= set(row)
     assert ar.json("turns", "show", row["turn_id"][:12])["turn_id"] == row["turn_id"]
     assert ar.json("turns", "cancel", row["turn_id"])["status"] == "succeeded", "what is over stays as it was"
-    assert "already over" in ar.err
+    assert "already ended" in ar.err
     assert ar.json("turns", "list", "--channel", "turns", "--status", "failed") == []
     assert "author" in ar("turns", "show", row["turn_id"])
 
@@ -442,7 +442,7 @@ def test_categories_are_listed_shown_and_checked_without_a_daemon(down: Commands
     rows = {row["name"]: row for row in down.json("categories", "list")}
     assert "broken.toml:3: scopes.tools" in rows["broken"]["problem"]
     assert rows["conversation"]["overrides_shipped"]
-    assert "overrides the shipped one" in down("categories", "show", "conversation")
+    assert "overrides the shipped category" in down("categories", "show", "conversation")
     down("categories", "check", code=2)
     assert "unknown scope 'nosuch'" in down.out
     down("categories", "check", str(down._home.categories / "conversation.toml"))

@@ -128,7 +128,7 @@ async def test_names_that_lead_out_or_are_hidden_are_not_told(folder: Tools) -> 
     ],
 )
 async def test_nothing_else_is_read(folder: Tools, file: str) -> None:
-    with pytest.raises(ToolException, match="there is no such file among those that may be read"):
+    with pytest.raises(ToolException, match="the folder has no such file that may be read"):
         await folder("read", file=file)
 
 
@@ -174,7 +174,7 @@ async def test_the_home_is_never_read(home: Home, clock: ManualClock, granted: C
     (home.root.parent / "beside.txt").write_text("beside")
     around = Tools(home, home.root.parent, clock, turn(granted))
     assert [one["file"] for one in (await around("changes"))["newest"]] == ["beside.txt"]
-    with pytest.raises(ToolException, match="there is no such file"):
+    with pytest.raises(ToolException, match="no such file"):
         await around("read", file=f"{home.root.name}/config.toml")
     for place in (home.root, home.root / "state", home.root / "nowhere"):
         with pytest.raises(ToolException, match="or is Turnkeeper's home, which no turn reads"):

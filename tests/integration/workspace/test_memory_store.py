@@ -213,7 +213,7 @@ async def test_a_turn_that_is_over_writes_no_more(
     store.put(WORKSPACE, "before", {"text": "x"})
     end(turn.turn_id)
     for attempt in (lambda: store.put(WORKSPACE, "after", {"text": "x"}), lambda: store.delete(WORKSPACE, "before")):
-        with pytest.raises(Denied, match="writes no more"):
+        with pytest.raises(Denied, match="can no longer write"):
             attempt()
     assert [item.key for item in store.search(WORKSPACE)] == ["before"]
 
@@ -272,9 +272,9 @@ def test_a_graphs_own_part_and_the_rest_of_its_tier_take_no_room_from_each_other
     there.put(("notes",), "one", {"text": "x"})
     here.put(WORKSPACE, "one", {"text": "x"})
     for store, namespace, whose in ((here, ("notes",), " of graph:a.agent"), (here, WORKSPACE, "")):
-        with pytest.raises(Exhausted, match=f"the workspace memory{whose} holds 1 entries"):
+        with pytest.raises(Exhausted, match=f"the workspace memory{whose} contains 1 entries"):
             store.put(namespace, "two", {"text": "x"})
-        with pytest.raises(Exhausted, match=f"the workspace memory{whose} holds 1 bytes"):
+        with pytest.raises(Exhausted, match=f"the workspace memory{whose} contains 1 bytes"):
             store.put(namespace, "one", {"text": "x" * 41})
 
 

@@ -181,7 +181,7 @@ async def test_a_turn_that_is_over_writes_no_more(
         end(context.turn_id)
     else:
         context = TurnContext(turn_id="nobody", thread_id="t", channel="general", agent="a", category=context.category)
-    with pytest.raises(Denied, match="writes no more"):
+    with pytest.raises(Denied, match="can no longer write"):
         await workspace.propose(call(context), SummaryDraft(channel="general", title="t", body="b"))
     for table in (candidates, effects):
         assert await count(database, table) == 0

@@ -192,8 +192,8 @@ def test_what_cannot_be_imported_is_named_and_nothing_is(ar: Commands, notes: Pa
     ar("workspace", "import", notes, code=2)
     for part in (
         "link.md: is a symbolic link", "pipe.md: is not a regular file", "latin.md: is not UTF-8 at byte 3",
-        "big.md: is larger than", "nul.md: holds a NUL", "empty.md: holds no text",
-        "garden!.md: would be the page garden", "lost.md: is derived from nowhere", "9 files cannot be imported",
+        "big.md: is larger than", "nul.md: contains a NUL", "empty.md: holds no text",
+        "garden!.md: would become the page garden", "lost.md: is derived from nowhere", "9 files cannot be imported",
     ):  # fmt: skip
         assert part in ar.err
     assert not any(raw in ar.err for raw in RAW)
@@ -271,7 +271,7 @@ def test_pages_are_put_with_sources_drafts_and_files_and_found_again(ar: Command
     assert ar.json("workspace", "show", "leaflet")["sources"] == ["garden@1"], "what names none keeps its own"
     ar("workspace", "put", "leaflet", "--body", "x", "--draft", code=4)
     ar("workspace", "put", "garden", "--body", "Plots: 40")
-    assert "1 derived from it wait for re-validation" in ar.err
+    assert "1 derived pages wait for re-validation" in ar.err
     (beside,) = ar.json("workspace", "show", "garden")["attachments"]
     assert (beside["name"], beside["content_type"], beside["origin"]) == ("plots.csv", "text/csv", "authored")
     ar("workspace", "list", "--lifecycle", "candidate", code=2)

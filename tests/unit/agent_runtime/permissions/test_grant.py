@@ -83,7 +83,7 @@ def test_a_second_time_changes_nothing(garden: Home, capsys: pytest.CaptureFixtu
     before = [path.read_bytes() for path in files]
     assert grant(garden, "garden", "tool:read_beds", "--autonomous") == 0
     assert [path.read_bytes() for path in files] == before
-    assert "everything is already granted" in capsys.readouterr().err
+    assert "all of this is already granted" in capsys.readouterr().err
 
 
 def test_a_second_graph_is_added_beside_the_default_one(garden: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_a_second_graph_is_added_beside_the_default_one(garden: Home, capsys: py
     category = Categories(garden, load_settings(garden)).get("garden")
     assert (category.tools, category.graphs) == ({"tool:read_beds"}, {"", "survey"})
     assert grant(garden, "garden", "--graph", "survey") == 0
-    assert "everything is already granted" in capsys.readouterr().err
+    assert "all of this is already granted" in capsys.readouterr().err
     before = (garden.categories / "garden.toml").read_bytes()
     assert grant(garden, "garden", "--graph", "survay") == EXIT_CONFLICT
     assert "did you mean survey?" in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_a_second_graph_is_added_beside_the_default_one(garden: Home, capsys: py
 def test_a_shipped_category_is_overridden_by_a_copy(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     home.create()
     assert grant(home, "catch-up-summary", "page.propose", "channel:other") == 0
-    assert "a copy of the shipped one, which it overrides" in capsys.readouterr().out
+    assert "a copy of the shipped category, which it overrides" in capsys.readouterr().out
     category = Categories(home, load_settings(home)).get("catch-up-summary")
     assert category.autonomous
     assert {"summary.propose", "page.propose"} <= category.tools

@@ -39,7 +39,7 @@ def test_its_own_and_less_are_within() -> None:
         ({"seconds": 301}, "more seconds"),
         ({"tool_calls": 51}, "more tool_calls"),
         ({"tokens": 200_001}, "more tokens"),
-        ({"recurring": True}, "may start tasks of its own"),
+        ({"recurring": True}, "may start its own tasks"),
         ({"silent": True}, "is silent"),
     ],
 )

@@ -193,7 +193,7 @@ def test_the_author_sets_the_budget_of_an_hour_by_turns_or_by_tokens() -> None:
     assert self_paced.earliest_wake(one, NOW, running=1) == NOW + timedelta(hours=1)
     one, _ = after(one, asks=60, seconds=0)
     assert (in_s(one), one.pacing.put_off) == (
-        3600, "put off to 2026-03-02T10:00:00Z, as its budget of the hour is used up: turns_per_hour is 2"
+        3600, "put off to 2026-03-02T10:00:00Z, as its hourly budget is used up: turns_per_hour is 2"
     )  # fmt: skip
     assert one.pacing.put_off in one.pacing.why
     assert self_paced.rescheduled(one, NOW, timedelta(0)).pacing.put_off == "", "its author says otherwise"

@@ -207,7 +207,7 @@ def test_counting_ten_years_lists_no_nominal_times() -> None:
         ("FREQ=WEEKLY;BYMONTHDAY=1", "no meaning"),
         ("FREQ=WEEKLY;WKST=1", "not a weekday"),
         ("FREQ=MONTHLY;BYSETPOS=1", "needs another"),
-        ("FREQ=MONTHLY;BYDAY=MO;BYHOUR=9,10;BYSETPOS=1", "one time a day"),
+        ("FREQ=MONTHLY;BYDAY=MO;BYHOUR=9,10;BYSETPOS=1", "a single time of day"),
         ("FREQ=MINUTELY;INTERVAL=7", "do not divide"),
         ("FREQ=HOURLY;INTERVAL=5", "do not divide"),
         ("FREQ=HOURLY;INTERVAL=2;BYHOUR=10", "no time of day"),

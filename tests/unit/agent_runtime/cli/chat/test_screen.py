@@ -242,7 +242,12 @@ def waiting() -> Waiting:
         ("approve 1", "approve", "1234567890abcdef", ""),
         ("f 1", "for_task", "1234567890abcdef", ""),
         ("f 1 text", "for_task", "1234567890abcdef", "text"),
-        ("f 1 hour", "problem", "", "not approved: the call has no argument hour; f alone keeps all as they are"),
+        (
+            "f 1 hour",
+            "problem",
+            "",
+            "not approved: the call has no argument hour; f alone keeps all arguments unchanged",
+        ),
         ("f 3", "problem", "", "only a task's call can be approved for its task; a approves it"),
         ("r 1 not  today", "reject", "1234567890abcdef", "not  today"),
         ('e 1 {"tier": "account"}', "edit", "1234567890abcdef", '{"tier": "account"}'),
@@ -256,7 +261,7 @@ def waiting() -> Waiting:
         ("a pump was replaced", "say", "", "a pump was replaced"),
         ("say a 1", "say", "", "a 1"),
         ("read 1 page", "say", "", "read 1 page"),
-        ("a 9", "problem", "", "nothing waits under 9; w shows what does"),
+        ("a 9", "problem", "", "no item 9 waits; w lists the waiting items"),
         (
             "e 1 [1]",
             "problem",
@@ -266,12 +271,12 @@ def waiting() -> Waiting:
         ("e 3 {}", "problem", "", "only a tool call has arguments to change"),
         ("a 2", "approve", "q", ""),
         ("r 2 not yet", "reject", "q", "not yet"),
-        ("a 2 the blue one", "problem", "", "nothing may follow an approval; t answers with text"),
+        ("a 2 the blue one", "problem", "", "no text may follow an approval; t answers with text"),
         ("t 1 yes", "problem", "", "that is not a question; a or r decides it"),
         ("t 2", "problem", "", "the answer is missing; write its text after t"),
-        ("a 1 hour meeting is too long", "problem", "", "not approved: nothing may follow an approval"),
-        ("approve 3 pages a day", "problem", "", "not approved: nothing may follow an approval"),
-        ("a 4 fine", "problem", "", "not approved: nothing may follow an approval"),
+        ("a 1 hour meeting is too long", "problem", "", "not approved: no text may follow an approval"),
+        ("approve 3 pages a day", "problem", "", "not approved: no text may follow an approval"),
+        ("a 4 fine", "problem", "", "not approved: no text may follow an approval"),
     ],
 )
 def test_what_is_typed_means(line: str, does: str, item: str, text: str) -> None:
@@ -360,10 +365,10 @@ def test_all_of_a_proposal_is_shown_where_it_can_be_accepted_and_a_beginning_is_
 
 def test_a_refusal_is_told_and_ends_nothing() -> None:
     def change(_request: Any) -> Any:
-        raise Conflict("the arguments are not those that were shown", hint="look again")
+        raise Conflict("the arguments differ from those that were shown", hint="look again")
 
     told = perform(parse("a 1", waiting()), "general", "r", change)
-    assert told == "not done: the arguments are not those that were shown; look again"
+    assert told == "not done: the arguments differ from those that were shown; look again"
 
 
 @pytest.mark.parametrize(

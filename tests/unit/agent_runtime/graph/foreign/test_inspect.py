@@ -374,7 +374,7 @@ class Keeps:
 )
 def test_tools_that_a_provider_runs_are_found_wherever_a_node_holds_them(node: Any, kind: str) -> None:
     (problem,) = inspect_graph(graph(node)).unguardable
-    assert problem == Unguardable(where="node", why=f"the model's provider runs {kind} by itself")
+    assert problem == Unguardable(where="node", why=f"the model's provider itself runs {kind}")
 
 
 @pytest.mark.parametrize("node", [of_data, holding(DATA), Keeps([one]).work])

@@ -176,4 +176,4 @@ def test_a_dry_run_prints_the_command_and_installs_nothing(
     assert capsys.readouterr().out.endswith("install 'tiny>=1'\n")
     needed(tmp_path, "langgraph")
     assert run(app, ["graph", "install", "./langgraph.json:agent"]) == 0
-    assert "no package that the project lists is missing" in capsys.readouterr().err
+    assert "all packages that the project lists are installed" in capsys.readouterr().err

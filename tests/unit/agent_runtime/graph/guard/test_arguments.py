@@ -201,7 +201,7 @@ def test_what_an_author_reads_is_all_of_it_but_secrets() -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (Liar(), "Liar, which cannot be written down exactly"),
+        (Liar(), "Liar, which cannot be written exactly"),
         ([{"deep": object()}], "the argument x[0].deep is an object of builtins.object"),
         (lambda: 1, "builtins.function"),
         (type("Sub", (SecretStr,), {})("a"), "Sub, which cannot"),
@@ -214,7 +214,7 @@ def test_what_an_author_reads_is_all_of_it_but_secrets() -> None:
         (memoryview(union("p", ctypes.c_void_p)), "memoryview, which cannot"),
         (np.datetime64(1, "s"), "datetime64, which cannot"),
         (np.zeros(1, dtype=np.dtype("f8", metadata={"a": 1})), "ndarray, which cannot"),
-        ({1: "a", "1": "b"}, "two keys that are written '1'"),
+        ({1: "a", "1": "b"}, "two keys that are both written '1'"),
     ],
 )
 def test_what_has_no_exact_content_is_a_problem(value: Any, why: str) -> None:

@@ -139,7 +139,7 @@ def test_a_workday_event_that_began_years_ago_excludes_the_workdays_to_come(tmp_
     )
     assert days[-1] == "2034-05-31"
     assert (
-        "events from 2034-06-01 on are left out: a task takes 2000 exclusions; before then" in capsys.readouterr().err
+        "events from 2034-06-01 on are left out: a task accepts 2000 exclusions; before then" in capsys.readouterr().err
     )
     assert len(read_exclusions(["2026-12-24", "a.ics", "2026-12-26"], tmp_path, NOW)) == MOST_EXCLUDED
 
@@ -163,7 +163,7 @@ def test_the_end_of_what_is_read_is_said_if_events_take_place_after_it(tmp_path:
         (("DTSTART:20261201T100000Z",), "the event 'Call' of 20261201T100000Z has no length and excludes nothing"),
         (("UID:1", "DTSTART;VALUE=DATE:20261224"), "'Call' of 20261224 has the UID of another"),
         (("DTSTART;VALUE=DATE:20261225", "END:VEVENT", "BEGIN:VTODO", "SUMMARY:x", "END:VTODO", "BEGIN:VEVENT", "DTSTART;VALUE=DATE:20261225"),
-         "1 VTODO are left out: only events exclude"),
+         "1 VTODO are left out: only events exclude times"),
     ],
 )  # fmt: skip
 def test_what_excludes_nothing_is_said_and_the_rest_is_read(

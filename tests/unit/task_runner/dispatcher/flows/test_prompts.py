@@ -49,8 +49,8 @@ def sent(prompt: str) -> str:
         ("{{ 7 * 7 }}", "'{{ 7 * 7 }}' is not a variable"),
         ("{{ time | upper }}", "is not a variable"),
         ("{{ event.data.ref }}", "needs a task that fires for an event: --on"),
-        ("{{ answer }}", "needs a task that follows that one: --after"),
-        ("{{ answers.news }}", "needs a task that follows that one: --after"),
+        ("{{ answer }}", "needs a task that follows that task: --after"),
+        ("{{ answers.news }}", "needs a task that follows that task: --after"),
         ("{{ var.city }}", 'needs a value for fires of the schedule: {{ var.city or "DEFAULT" }}'),
         ("{{ time }}" * (MOST + 1), f"has {MOST + 1} variables; the limit is {MOST}"),
     ],
@@ -70,7 +70,7 @@ def test_a_refusal_lists_what_the_task_can_have() -> None:
 
 
 def test_an_agent_in_a_terminal_has_no_last_answer() -> None:
-    with pytest.raises(InvalidInput, match="not known for an agent in a terminal"):
+    with pytest.raises(InvalidInput, match="not available to an agent in a terminal"):
         task("{{ last.answer }}", agent="claude")
 
 

@@ -19,7 +19,7 @@ REFUSED = {
     "question-mark": "cannot be read",
     "step-over-end": "a step cannot run over the end",
     "finer-than-minute": "finer than a minute",
-    "bysetpos-times": "BYSETPOS goes with one time a day",
+    "bysetpos-times": "BYSETPOS needs a single time of day",
     "interval-not-dividing": "do not divide",
     "no-meaning": "has no meaning with",
     "other-part": "is not a part of a rule",
