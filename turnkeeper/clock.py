@@ -1,6 +1,6 @@
 """The clock port, and the only module that reads a clock.
 
-All other code takes a :class:`Clock`. A simulation passes its own and runs the same code on virtual time.
+All other code takes a :class:`Clock`. A simulation passes its own clock, and runs the same code in virtual time.
 """
 
 import time
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio  # a command without an event loop does not load asyncio, because loading takes long
+    import asyncio  # a command without an event loop does not import asyncio, because the import takes long
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Clock(Protocol):
         """Wait at least `seconds`."""
 
     async def wait(self, event: "asyncio.Event", timeout_s: float) -> bool:
-        """Wait until `event` is set or `timeout_s` has passed. Return True if set. Does not clear the event."""
+        """Wait until `event` is set or `timeout_s` has passed. Return True if set. Do not clear the event."""
 
 
 class SystemClock:
@@ -76,7 +76,7 @@ class SystemClock:
 
 
 class SharedClock(SystemClock):
-    """The clock that several machines share: their database's time, advanced by this machine's monotonic counter.
+    """The clock that several machines share: the database's time, advanced by this machine's monotonic counter.
 
     After :meth:`set`, the time no longer depends on this machine's wall clock, even if that clock is changed.
 
@@ -90,9 +90,10 @@ class SharedClock(SystemClock):
         self._base: tuple[datetime, float] | None = None
 
     def set(self, at: datetime, waited_s: float = 0.0) -> None:
-        """Set the clock to `at`, a time read within the last `waited_s` seconds. The clock may lag, but is never ahead.
+        """Set the clock to `at`, a time read within the last `waited_s` seconds.
 
-        Keep the clock's time if it is at most `waited_s` ahead of `at`, because it may then be exact.
+        The clock may be behind this time, but is never ahead of it. If the clock is at most `waited_s` ahead of `at`,
+        keep its time, because it may be exact.
         """
         if self._base is None or not timedelta() <= self.now() - at <= timedelta(seconds=waited_s):
             self._base = at, self.monotonic()

@@ -1,4 +1,4 @@
-"""The port for ids and randomness, and the only module that draws them."""
+"""The interface for ids and randomness, and the only module that draws them."""
 
 import random
 import secrets
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Entropy(Protocol):
-    """The source of ids and jitter. A simulation passes a seeded one."""
+    """The source of ids and jitter. A simulation passes a source with a seed."""
 
     def hex(self, digits: int) -> str:
-        """Return `digits` lower-case hexadecimal digits, unpredictable."""
+        """Return `digits` unpredictable lower-case hexadecimal digits."""
 
     def uniform(self, low: float, high: float) -> float:
         """Return a float in [low, high]."""

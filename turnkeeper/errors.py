@@ -1,4 +1,4 @@
-"""The errors of the program, in terms a caller can act on.
+"""The errors of the program, in terms that help a caller to act.
 
     TurnkeeperError            exit  cause
     ├── InvalidInput             2   the caller: an invalid value
@@ -13,8 +13,8 @@
     ├── NotInstalled             1   the installation: the part that answers the request was removed
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
-Each has fields: the fault, its place, and the remedy. The command line prints them in one line and exits with the
-number above; the RPC package maps them to status codes (`turnkeeper/rpc/errors.py`).
+Each error has fields: the fault, its place, and the remedy. The command line prints them in one line and exits with the
+number above. The RPC package converts them to status codes (`turnkeeper/rpc/errors.py`).
 """
 
 import contextlib
@@ -35,7 +35,7 @@ EXIT_INTERRUPTED = 130
 
 
 class TurnkeeperError(Exception):
-    """Base of all errors that a person is meant to read.
+    """The base of all errors that are meant for a person.
 
     Attributes:
         what: the fault, without a full stop.
@@ -70,13 +70,13 @@ class NotFound(TurnkeeperError):
 
 
 class Conflict(TurnkeeperError):
-    """The error that a thing exists already, or that its present state forbids the request."""
+    """The error that an object already exists, or that its present state forbids the request."""
 
     exit_code = EXIT_CONFLICT
 
 
 class Unreachable(TurnkeeperError):
-    """The error that a daemon or a database server does not answer; whether it acted is unknown."""
+    """The error that a daemon or a database server does not answer. It may or may not have acted."""
 
     exit_code = EXIT_UNREACHABLE
 
@@ -98,20 +98,21 @@ class NotInstalled(TurnkeeperError):
 
 
 class Exhausted(TurnkeeperError):
-    """A resource is used up: disk, inbox quota, file descriptors, a day's tokens. Nothing was written or asked."""
+    """A resource is used up: disk, inbox quota, file descriptors, a day's tokens. Nothing was written or requested."""
 
 
 class MachineTrouble(Exhausted):
-    """The machine cannot read or write at the moment. The turn, the task or the file itself may be sound.
+    """The error that the machine cannot read or write at the moment.
 
-    The caller waits and retries: the fault may pass by itself, unless a permission is `missing`.
+    The turn, the task or the file itself may be valid. The caller waits and retries, because the fault may disappear by
+    itself, unless a permission is `missing`.
     """
 
     missing = False
 
 
 class ServerTrouble(MachineTrouble):
-    """The database server cannot be reached or accepts nothing now. A starting daemon ends, and is started again."""
+    """The database server cannot be reached or accepts nothing now. A starting daemon ends and is restarted."""
 
     exit_code = EXIT_UNREACHABLE
 
@@ -130,7 +131,8 @@ _PASSING = {
     errno.ESTALE: "mount its file system again",
 }
 _DENIED = {errno.EACCES: "make it yours to write", errno.EPERM: "make it yours to write"}
-# SQLite's primary result codes. A failed read of a page is reported as a malformed file (11) while the file is intact.
+# SQLite's primary result codes. A failed read of a page is reported as a malformed file (11) although the file is
+# intact.
 _OF_SQLITE = {
     3: "make it yours to write",
     5: "end the program that holds it",
@@ -142,7 +144,7 @@ _OF_SQLITE = {
     14: "free descriptors, or make its folder writable",
 }
 _CORRUPT = 11  # sqlite3.SQLITE_CORRUPT
-_NOT_OWNER = "42501"  # a fault that does not pass by itself
+_NOT_OWNER = "42501"  # a fault that does not disappear by itself
 # Prefixes of PostgreSQL's error codes for faults of the server or of the connection.
 _OF_SERVER = {
     "08": "wait until the database answers",
@@ -157,7 +159,7 @@ _OF_SERVER = {
 
 
 def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False) -> MachineTrouble | None:
-    """Return the machine fault that caused an error. None if the cause is another one.
+    """Return the machine fault that caused an error. Return None if the cause is a different one.
 
     Args:
         error: an OSError, an error of a database driver, or an error caused by one of these.
@@ -191,7 +193,7 @@ def _trouble(
 
 
 def _of_server(error: BaseException) -> str:
-    """Return the remedy for an error of PostgreSQL's driver. Empty if the statement is at fault."""
+    """Return the remedy for an error of PostgreSQL's driver. Return an empty string if the statement is at fault."""
     state = getattr(error, "sqlstate", "")
     if state is None:  # the error is not from the server: the connection is gone
         kinds = {kind.__name__ for kind in type(error).__mro__}  # a timeout's class is derived from it
@@ -200,7 +202,7 @@ def _of_server(error: BaseException) -> str:
 
 
 def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:
-    """Return the error for a store that could not be opened: the machine is in trouble, or the file is wrong."""
+    """Return the error for a store that could not be opened: the machine is in trouble, or the file is invalid."""
     if isinstance(error, Corrupt):
         return error
     trouble = machine_trouble(error, where, ours=True)
@@ -208,9 +210,9 @@ def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:
 
 
 def exit_code_of(serve: Callable[[], None]) -> int:
-    """Run a daemon to its end. Return its exit code. Write an error meant for people to stderr, in one line.
+    """Run a daemon to its end. Return its exit code. Write an error that is meant for people to stderr, in one line.
 
-    Return EXIT_UNREACHABLE if a machine fault that may pass by itself ended the daemon.
+    Return EXIT_UNREACHABLE if a machine fault that may disappear by itself ended the daemon.
     """
     try:
         serve()
@@ -230,7 +232,7 @@ def exit_code_of(serve: Callable[[], None]) -> int:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, including the members of a group and the driver's error inside SQLAlchemy's."""
+    """Yield an error and its causes, including the members of a group and the driver's error in SQLAlchemy's error."""
     seen: set[int] = set()
     left = [error]
     while left:
@@ -247,24 +249,24 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 class Corrupt(TurnkeeperError):
-    """A file that cannot be trusted; `where` names it."""
+    """The error that a file cannot be trusted; `where` names the file."""
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the similar known name, else all known names.
+    """Return a hint for an unknown name: a similar known name, or else all known names.
 
     >>> meant("reserch", ["agent", "research"]), meant("x", ["agent"])
     ('did you mean research?', 'use one of: agent')
     """
     spelled = {one.lower(): one for one in known}
-    # Imported only here, because few commands meet an unknown name.
+    # Import it here, because few commands handle an unknown name.
     close = importlib.import_module("difflib").get_close_matches(name.lower()[:80], list(spelled), n=1)
     listed = f"use one of: {', '.join(sorted(spelled.values()))}" if spelled else "there are none"
     return f"did you mean {spelled[close[0]]}?" if close else listed
 
 
 def misspelt(name: str, known: Iterable[str]) -> str:
-    """Return the known name that a new name may misspell. Empty if there is none.
+    """Return the known name for which a new name may be a misspelling. Return an empty string if there is none.
 
     Names whose digits differ are different names.
 
@@ -278,7 +280,7 @@ def misspelt(name: str, known: Iterable[str]) -> str:
 
 
 def the_one(known: Sequence[str], given: str, what: str, *, see: str) -> str:
-    """Return the one name or id that is `given` or begins with it.
+    """Return the name or id that is equal to `given` or begins with it.
 
     Raises:
         NotFound: no name does; the error suggests a similar name, or else gives the hint `see`.

@@ -1,4 +1,4 @@
-"""Instants and durations, as integers and as people write them. This module reads no clock."""
+"""Instants and durations, as integers and in the form for people. This module reads no clock."""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -68,7 +68,7 @@ def parse_rfc3339(text: str) -> datetime:
 
 
 def shown_in(at: datetime, zone: tzinfo | None) -> datetime:
-    """Convert an instant to `zone`, or to the machine's zone if None; to UTC if the year would be 0 or 10000.
+    """Convert an instant to `zone`, or to the machine's zone if None, or to UTC if the year would be 0 or 10000.
 
     >>> from zoneinfo import ZoneInfo
     >>> shown_in(datetime(9999, 12, 31, 23, 59, tzinfo=UTC), ZoneInfo("Asia/Tokyo")).isoformat()
@@ -105,7 +105,7 @@ def parse_duration(text: str, *, field: str = "duration") -> timedelta:
 
 
 def written_time(text: str, now: datetime, *, past: bool = False) -> str:
-    """Convert a time as people write it to ISO form: with `Z` for a span from now, else without an offset.
+    """Convert a time in the form for people to ISO form: with `Z` for a span from now, else without an offset.
 
     >>> now = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)  # a Friday
     >>> [written_time(text, now) for text in ("2h", "tomorrow 9am", "mon 17:30", "noon")]
@@ -132,7 +132,7 @@ def written_time(text: str, now: datetime, *, past: bool = False) -> str:
 
 
 def _wall_time(words: str, now: datetime, *, past: bool) -> str:
-    """Return the wall time of a day, a time of day, or both. Empty for any other text."""
+    """Return the wall time of a day, a time of day, or both. Return an empty string for any other text."""
     first, _, rest = words.partition(" ")
     day, rest = _day(first, now, past=past), rest.strip().removeprefix("at ")
     hour = time_of_day(rest if day else words)
@@ -160,7 +160,7 @@ def _day(word: str, now: datetime, *, past: bool) -> datetime | None:
 
 
 def time_of_day(text: str) -> tuple[int, int] | None:
-    """Return the hour and minute of a time of day such as `17:30` or `at 9am`; None for any other text."""
+    """Return the hour and minute of a time of day such as `17:30` or `at 9am`. None for any other text."""
     text = text.strip().lower().removeprefix("at ")
     found = _HOUR.fullmatch(text)
     if text in _HOURS or found is None or not (found[2] or found[3]):

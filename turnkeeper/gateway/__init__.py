@@ -1,1 +1,1 @@
-"""The gateway: a server for browsers and for existing clients, itself a client of both daemons."""
+"""The gateway: a server for browsers and for existing clients. It is itself a client of both daemons."""

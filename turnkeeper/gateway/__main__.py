@@ -1,6 +1,6 @@
 """The gateway's process: `turnkeeper web serve` and the supervisor run `python -m turnkeeper.gateway HOME`.
 
-Like the daemons, the process holds a lock, writes a progress counter and answers the health service, on
+Like the daemons, the process holds a lock, writes a progress counter, and answers the health service on
 `state/run/web.sock`. So the supervisor can watch it in the same way. HTTP is served over TCP, on this machine only.
 """
 
@@ -37,19 +37,19 @@ from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "web"
-NICE = 10  # if processor time is scarce, pages wait, and fires do not
+NICE = 10  # if processor time is scarce, pages wait and fires do not
 HEADERS_S = 10.0  # seconds for the first line and the headers of a request
 MOST_CONNECTIONS = 256
-SPARE_CONNECTIONS = 64  # for unknown clients; beyond this number they displace each other
+SPARE_CONNECTIONS = 64  # connections of unknown clients; beyond this number, a new one closes an old one
 LARGEST_REST = 256 << 10  # bytes of a body that may arrive after its request was answered
 LARGEST_FRAME = 1 << 20  # bytes of a WebSocket's message from a client
-MOST_LINES = 20  # log lines of the libraries per minute
+MOST_LINES = 20  # log lines of libraries in a minute
 _STOP_GRACE_S = 2
 _HEAD, _BARE = re.compile(rb"(?s).*?(?:\n\r?\n|$)"), re.compile(rb"(?<!\r)\n")
 
 
 class Strict(h11.Connection):
-    """Parser as strict as every proxy: it refuses a request that two parsers could read differently."""
+    """A parser that is as strict as every proxy: it refuses a request that two parsers could read differently."""
 
     def next_event(self) -> Any:
         """Return the next event. Raises RemoteProtocolError for a line that ends in LF alone or both length headers."""
@@ -66,9 +66,9 @@ class Strict(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 with a timeout for headers; an answer may close its connection.
+    """HTTP/1.1 with a timeout for headers. An answer may close its connection.
 
-    Near the maximum number of connections, a new one displaces the oldest that no key or session has identified.
+    Near the maximum number of connections, a new one closes the oldest one that no key or session has identified.
     """
 
     _waiting: asyncio.TimerHandle | None = None
@@ -90,15 +90,15 @@ class Protocol(H11Protocol):
             min(others, key=lambda one: one.made_at).transport.abort()
 
     def is_known(self) -> bool:
-        """Return True while a request with a key or a session is answered."""
+        """Return True while a request with a key or a session is being answered."""
         scope: Any = self.cycle.scope if self.cycle is not None and not self.cycle.response_complete else {}
         who = scope.get("who")
         return who is not None and who.scope is not None
 
     def data_received(self, data: bytes) -> None:
-        """Process received data; after a complete request head, cancel the timeout for headers."""
+        """Process received data. After a complete request head, cancel the timeout for headers."""
         before = self.cycle
-        if before is not None and before.response_complete and before.more_body:  # rest of an answered request
+        if before is not None and before.response_complete and before.more_body:  # the rest of an answered request
             self._late += len(data)
             if self._late > LARGEST_REST:
                 self.transport.abort()
@@ -128,7 +128,7 @@ class Protocol(H11Protocol):
 
 
 class Bounded(logging.Filter):
-    """Limit on the log records per minute, so that complaints about clients cannot fill the disk."""
+    """A limit on log records per minute, so that complaints about clients cannot fill the disk."""
 
     def __init__(self, clock: Clock, most: int = MOST_LINES) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Bounded(logging.Filter):
         self._minute = self._count = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True for the first records of a minute. The last of them says that later ones are omitted."""
+        """Return True for the first records of a minute. The last of them says that later records are omitted."""
         minute = int(self._clock.monotonic() // 60)
         self._count = self._count + 1 if minute == self._minute else 1
         self._minute = minute
@@ -163,7 +163,7 @@ class Server(uvicorn.Server):
 def listeners(settings: WebSettings) -> list[socket.socket]:
     """Return the bound sockets: on the address in the settings, and on ::1 if the machine has it.
 
-    Browsers look up turnkeeper.localhost at ::1 first: another user's program there would get tokens and cookies.
+    Browsers look up turnkeeper.localhost at ::1 first. Another user's program there would get tokens and cookies.
 
     Raises:
         Conflict: another program already listens on one of the addresses.
@@ -260,7 +260,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 
 def config_of(app: Any) -> uvicorn.Config:
     """Return the server's configuration: it logs no requests and trusts no proxy headers."""
-    sockets: Any = "websockets-sansio" if find_spec("websockets") else "none"  # LangGraph's SDK brings the package
+    sockets: Any = "websockets-sansio" if find_spec("websockets") else "none"  # LangGraph's SDK brings this package
     return uvicorn.Config(
         app, http=Protocol, ws=sockets, ws_max_size=LARGEST_FRAME, log_config=None, access_log=False,
         server_header=False, proxy_headers=False,

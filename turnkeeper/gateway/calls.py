@@ -1,4 +1,4 @@
-"""Shared code of the gateway's surfaces: calls of both daemons, the caller's identity, and errors as HTTP statuses."""
+"""Code that the gateway's surfaces share: calls of both daemons, the caller's identity, and errors as HTTP statuses."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from turnkeeper.rpc.channel import AsyncCaller
 PROGRAM = "gateway"
 MOST_STREAMS = 64
 MOST_OF_ONE = 8
-MOST_OF_API = 32  # per key of LangGraph's clients, which open several streams for each thread
+MOST_OF_API = 32  # for each key of LangGraph's clients, which open several streams for each thread
 _STATUS: dict[type[errors.TurnkeeperError], int] = {
     errors.InvalidInput: 422,
     errors.NotFound: 404,
@@ -38,11 +38,11 @@ class Who:
 
     Attributes:
         surface: `web`, `api` or `mcp`; empty for a path that needs no identity.
-        program: the gateway, or the name that an MCP client has for itself.
+        program: the gateway, or the name that an MCP client gives itself.
         key: the id of the client's key; empty for a browser, and for an MCP client that the person started.
         session: the browser's session; None for a client with a key.
         is_guest: True for a user of the login of an author's project.
-        filters: the filters of that login. A thread or an assistant that does not match all of them is not shown.
+        filters: the filters of that login. A thread or an assistant that does not match all filters is not shown.
     """
 
     surface: str
@@ -59,13 +59,13 @@ class Who:
         return "/".join(filter(None, (self.program, self.surface, self.key)))
 
     def check(self, scope: Scope) -> None:
-        """Raise Denied if the caller's scope is too small."""
+        """Raise Denied if the caller's scope does not include this one."""
         if self.scope is None or self.scope < scope:
             what = f"this key may not do that: it takes the scope {scope.name.lower()}"
             raise errors.Denied(what, hint="make another key: turnkeeper web keys make NAME --scope SCOPE")
 
     def sees(self, metadata: Mapping[str, Any]) -> bool:
-        """Return True if all filters match the metadata. Raises InvalidInput for a filter that is not known."""
+        """Return True if all filters match the metadata. Raises InvalidInput for an unknown filter."""
         found = [_fits(metadata, one) for one in self.filters]
         return all(found)
 
@@ -105,7 +105,7 @@ def need(request: HTTPConnection, scope: Scope) -> Who:
 
 
 def status_of(error: errors.TurnkeeperError) -> int:
-    """Return an error's HTTP status: never 501, which clients retry; 503 if a retry can help."""
+    """Return the HTTP status of an error: never 501, because clients retry it; 503 if a retry can help."""
     return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
@@ -117,13 +117,13 @@ async def refuse(_request: HTTPConnection, error: Exception) -> Response:
 
 
 class Streams:
-    """Counter of open streams: at most :data:`MOST_STREAMS` in all, and :func:`most_of` per session or key."""
+    """The counter of open streams: at most :data:`MOST_STREAMS` in all, and :func:`most_of` for each session or key."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 
     def enter(self, who: Who) -> str | None:
-        """Count one more stream and return its name for :meth:`leave`; None if there are too many."""
+        """Count one more stream. Return its name for :meth:`leave`, or None if there are too many."""
         name = _client(who)
         if self.full(who):
             return None
@@ -131,7 +131,7 @@ class Streams:
         return name
 
     def full(self, who: Who) -> bool:
-        """Return True if one more stream would be too many."""
+        """Return True if there is no room for one more stream."""
         return self._open.total() >= MOST_STREAMS or self._open[_client(who)] >= most_of(who)
 
     def leave(self, name: str) -> None:
@@ -152,7 +152,7 @@ def _client(who: Who) -> str:
 
 
 class Gateway:
-    """The parts that all surfaces share, such as the channels to both daemons, which connect by themselves."""
+    """The parts that all surfaces share, such as channels to both daemons, which connect by themselves."""
 
     def __init__(self, home: Home, settings: Settings, sessions: Sessions, *, clock: Clock, entropy: Entropy) -> None:
         self.home, self.settings, self.sessions = home, settings, sessions
@@ -173,7 +173,7 @@ class Offered(NamedTuple):
     Attributes:
         app: an ASGI application, mounted under the surface's path.
         running: a context that is open while the gateway serves.
-        checks_callers: True if it identifies its callers itself, so that the door asks them for no key.
+        checks_callers: True if the application identifies its callers itself, so that the door asks for no key.
     """
 
     app: Any

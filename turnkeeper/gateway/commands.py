@@ -34,7 +34,7 @@ _COLUMNS = columns("NAME KEY SCOPE CREATED=created_at")
 
 @web.command()
 def serve() -> None:
-    """Serve in the foreground until SIGTERM or Ctrl-C. With `[web] enabled = true`, `turnkeeper up` starts the gateway.
+    """Serve in the foreground until SIGTERM or Ctrl-C. If `[web] enabled = true`, `turnkeeper up` starts the gateway.
 
     Example: turnkeeper web serve
     """
@@ -53,12 +53,12 @@ def open_(
         bool, typer.Option(help="Log in at 127.0.0.1, if the browser cannot resolve turnkeeper.localhost.")
     ] = False,
 ) -> None:
-    """Log a browser in: open the page with a token that is valid once, for one minute.
+    """Log a browser in: open the page with a token that is valid once, and only for one minute.
 
-    The browser opens a local file that redirects to the page. Other users of the machine can read a program's arguments
-    but not this file. If the browser may not read the file either, paste the printed address.
+    The browser opens a local file that redirects to the page. Other users of the machine can read the arguments of a
+    program, but not this file. If the browser may not read the file either, paste the printed address.
 
-    With --plain-host, the browser sends the login cookie also to other programs on 127.0.0.1 whose pages you open.
+    With --plain-host, the browser also sends the login cookie to other programs on 127.0.0.1 whose pages you open.
 
     Example: turnkeeper web open
     """
@@ -120,7 +120,7 @@ def make(
         str, typer.Option(help="read: view; work: also send, cancel, schedule; decide: also answer approvals.")
     ] = "work",
 ) -> None:
-    """Make a key and print it once: only its digest is stored.
+    """Make a key and print it once. Only its digest is stored.
 
     Example: turnkeeper web keys make my-editor --scope work
     """
@@ -133,7 +133,7 @@ def make(
 
 @keys.command("revoke")
 def revoke(name: Annotated[str, typer.Argument(help="The name or the id of a key.")]) -> None:
-    """Remove a key: its holder is refused from now on.
+    """Remove a key. From now on, its holder is refused.
 
     Example: turnkeeper web keys revoke my-editor
     """

@@ -1,9 +1,9 @@
-"""The checks that every request passes before a surface sees it. `docs/security.md` gives the reason for each.
+"""The checks that every request passes before it reaches a surface. `docs/security.md` gives the reason for each check.
 
-The order is: the Host is ours; the Origin is the page's own, or the settings name it for `/lg` and `/mcp`; the caller
+The order is: the Host is ours; the Origin is the page's own, or for `/lg` and `/mcp` the settings name it; the caller
 is known; a change on `/ui` comes from a page of this session. `/ui` accepts only a cookie, and every other path only a
 key in a header. That includes unknown paths, so no answer tells a caller without a key which paths exist. Bodies are
-bounded in size and time, and every answer carries headers that keep a browser from running or framing foreign content.
+limited in size and time, and every answer has headers that prevent a browser from running or framing foreign content.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ HEADERS = {
     "content-security-policy": _POLICY,
     "referrer-policy": "same-origin",  # with no-referrer, browsers send a form with the Origin null
     "x-content-type-options": "nosniff",
-    "x-turnkeeper": "gateway",  # by which the page knows our answers from those of a proxy
+    "x-turnkeeper": "gateway",  # the header by which the page distinguishes our answers from those of a proxy
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
@@ -65,7 +65,7 @@ _CORS = {
 
 
 def cookie_name(port: int) -> str:
-    """Return the session cookie's name. Browsers send cookies to every port, so each gateway needs its own name."""
+    """Return the session cookie's name. Browsers send cookies to every port, so each gateway needs a different name."""
     return f"turnkeeper-{port}"
 
 
@@ -88,9 +88,9 @@ def surface_of(path: str) -> str:
 
 
 class Door:
-    """An ASGI application that passes a request to another one, or answers it itself."""
+    """An ASGI application that passes a request to another one, or answers the request itself."""
 
-    has_guests = False  # True if `/lg` identifies callers that show no key of ours; until then they have no scope
+    has_guests = False  # True if `/lg` identifies callers without a key of ours; until then they have no scope
 
     def __init__(
         self, app: Any, keys: Keys, sessions: Sessions, settings: WebSettings, clock: Clock, open_: Collection[str] = ()
@@ -110,7 +110,7 @@ class Door:
             await self._app(scope, receive, send)
             return
         request, extra, answer = Request(scope, receive), dict(HEADERS), self._app
-        scope["added"] = extra  # of the answer, whatever its surface sends
+        scope["added"] = extra  # headers of every answer, whatever the surface sends
         try:
             self._check_host(request)
             extra.update(self._check_origin(request))
@@ -125,7 +125,7 @@ class Door:
         await answer(scope, receive, self._with(extra, scope, send))
 
     async def _socket(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a WebSocket of a client with a key to the application, or refuse it before it opens."""
+        """Pass the WebSocket of a client with a key to the application, or refuse it before it opens."""
         request, answer = HTTPConnection(scope), self._app
         try:
             self._check_host(request)
@@ -148,7 +148,7 @@ class Door:
             raise HTTPException(421, f"this server is {', '.join(self._hosts)}, not another host")
 
     def _check_origin(self, request: HTTPConnection) -> Mapping[str, str]:
-        """Return the headers that let a page of another origin read the answer; none for our own page."""
+        """Return the headers that let a page of another origin read the answer. Return none for our own page."""
         origins = request.headers.getlist("origin")
         if not origins or origins == [self._own(request)]:
             return {}
@@ -200,7 +200,7 @@ class Door:
             await self._clock.sleep(min(_LONGEST_WAIT_S, 0.05 * 2.0 ** min(count, 10)))
 
     def _with(self, extra: Mapping[str, str], scope: Any, send: Any) -> Any:
-        """Return a `send` that adds headers, and ends a long answer once its key is revoked or its browser logs out."""
+        """Return a `send` that adds headers, and ends a long answer when its key is revoked or its browser logs out."""
 
         async def sent(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -223,7 +223,7 @@ class Door:
         return True
 
     async def _check_change(self, request: Request, receive: Any) -> None:
-        """Refuse a change that was not sent by a page of this session. Parse the fields of other changes."""
+        """Refuse a change that a page of this session did not send. Parse the fields of other changes."""
         if request.method in _SAFE or surface_of(request.scope["path"]) != "web":
             return
         if request.headers.get("origin") != self._own(request):
@@ -296,7 +296,7 @@ def _refusal(request: HTTPConnection, refused: HTTPException) -> Response:
 
 
 def plain_page(title: str, body: str) -> str:
-    """Return a page that needs no template; its title and its body are HTML."""
+    """Return a page that needs no template. Its title and its body are HTML."""
     head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><title>{title}</title>"
     style = f"<link rel=stylesheet href='{STATIC}page.css'>"
     return f"<!doctype html><html lang=en>{head}{style}<main class=plain><h1>{title}</h1>{body}</main>"

@@ -1,9 +1,9 @@
-"""Credentials of the gateway: keys of clients, one-time login tokens for browsers, and the resulting sessions.
+"""Credentials of the gateway: keys of clients, one-time login tokens for browsers, and the sessions after a login.
 
-`keys/web.json` holds the secret that signs login tokens, and the name, scope and digest of each client's key. The key
-itself is shown once, when it is made. A token is signed and valid once, for a minute, only at the process that ran when
-it was made. Sessions outlive the process: `state/run/web-sessions.json` holds the digest of each session's cookie, so
-that the file logs no browser in.
+`keys/web.json` contains the secret that signs login tokens, and the name, scope and digest of each client's key. The
+key itself is shown only once, when it is made. A token is signed. It is valid once, for a minute, and only for the
+process that ran when it was made. Sessions survive the process: `state/run/web-sessions.json` contains the digest of
+each session's cookie, so the file cannot log a browser in.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ VERSION = 1
 MOST_KEYS = 100
 MOST_SESSIONS = 64
 TOKEN_S = 60.0
-SESSION_S = 86_400.0  # without a request
+SESSION_S = 86_400.0  # of a session without a request
 SAVE_S = 600.0  # between two writes of the times of requests
 PLAIN = "p"  # marks a token that is also valid at 127.0.0.1
 _LARGEST_BYTES = 1 << 18
@@ -94,22 +94,22 @@ class Keys:
         return self._read().login
 
     def all(self) -> Sequence[ClientKey]:
-        """Return the keys, oldest first; none if the gateway never ran. Raises Corrupt."""
+        """Return the keys, oldest first. Return none if the gateway never ran. Raises Corrupt."""
         return self._read().keys if self.path.exists() else ()
 
     def find(self, text: str) -> ClientKey | None:
-        """Return the key that matches a client's text; None if none does. Compares in constant time. Raises Corrupt."""
+        """Return the key that matches a client's text; None if none does. Compare in constant time. Raises Corrupt."""
         found = KEY.fullmatch(text)
         digest = _digest(text)
         known = [key for key in self.all() if found and key.id == found[1]]
         return next((key for key in known if hmac.compare_digest(key.digest, digest)), None)
 
     def make(self, name: str, scope: str, at: datetime, entropy: Entropy) -> tuple[ClientKey, str]:
-        """Make a key and return it with its text, which the client sends and which is not stored.
+        """Make a key. Return it with its text, which the client sends and which is not stored.
 
         Raises:
             InvalidInput: the name or the scope is not valid.
-            Conflict: a key of that name exists, or there are too many keys.
+            Conflict: a key with that name exists, or there are too many keys.
         """
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name[:40]!r} is not a client's name", where="NAME", hint="use A-Z, a-z, 0-9, . _ -")
@@ -129,7 +129,7 @@ class Keys:
         return key, text
 
     def revoke(self, name: str) -> ClientKey:
-        """Remove the key with this name or id; its holder is refused from now on. Raises NotFound, Corrupt."""
+        """Remove the key with this name or id. From now on, its holder is refused. Raises NotFound, Corrupt."""
         with self._lock.locked():
             held = self._read()
             found = next((key for key in held.keys if name in {key.name, key.id}), None)
@@ -157,7 +157,7 @@ class Keys:
 
 
 def listed(home: Home) -> list[dict[str, str | None]]:
-    """Return rows of `turnkeeper keys list`: the secret for logins by its digest, and the key of each client."""
+    """Return rows for `turnkeeper keys list`: the digest of the secret for logins, and the key of each client."""
     keys = Keys(home)
     login = [("web", _digest(keys.login_secret())[:12], None)] if keys.path.exists() else []
     found = [*login, *((f"web: {key.name}", key.id, key.created_at) for key in keys.all())]
@@ -181,7 +181,7 @@ def _parsed(path: Path) -> _File:
 
 
 def login_page(home: Home) -> Path:
-    """Return the path of the file that passes a token to a browser; it exists from `web open` until the login."""
+    """Return the path of the file that passes a token to a browser. The file exists from `web open` until the login."""
     return home.run / "web-login.html"
 
 
@@ -197,11 +197,11 @@ def _mac(secret: str, said: str) -> str:
 
 @dataclass(kw_only=True)
 class Note:
-    """The result of a change, for the page that is shown next.
+    """The result of a change, for the next page that is shown.
 
     Attributes:
         tone: good, warn, bad, or unsure if the daemon did not answer.
-        path: the page to which the change leads, which shows the note; empty while every page does.
+        path: the page to which the change leads, which shows the note; empty while every page shows it.
         until: when that page stops showing it, on the monotonic clock.
         undo: the path to which an undo button posts; empty if there is no such button.
         settle: finds out whether an unsure change was made, and updates the note; returns False while it is unknown.
@@ -224,7 +224,7 @@ class Session:
 
     Attributes:
         id: the digest of its cookie.
-        page_key: a secret that its pages send with every change; another site cannot know it.
+        page_key: a secret that its pages send with every change, and that another site cannot know.
         seen_at: the time of its last request, in seconds since the epoch.
         note: the result of the last change, for its next page.
     """
@@ -244,7 +244,7 @@ class Sessions:
         self._saved_at = 0.0
 
     def log_in(self, token: str, *, plain_host: bool) -> str | None:
-        """Open a session for a token; return its cookie. None if the token is invalid, used, or for another host."""
+        """Open a session for a token. Return its cookie. None if the token is invalid, used or for another host."""
         found = _TOKEN.fullmatch(token)
         if found is None or (plain_host and found[2] != PLAIN):
             return None
@@ -265,7 +265,7 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str) -> Session | None:
-        """Return the session of a cookie; None if it is not open."""
+        """Return the session of a cookie, or None if it is not open."""
         session = self._open.get(_digest(cookie))
         if session is None:
             return None
@@ -286,7 +286,7 @@ class Sessions:
         self._save()
 
     def _save(self) -> None:
-        """Write the sessions down for the next process. On a full disk, browsers log in again after a restart."""
+        """Store the sessions for the next process. If the disk is full, browsers must log in again after a restart."""
         self._saved_at = self._clock.now().timestamp()
         held = [[one.id, one.page_key, one.seen_at] for one in self._open.values()]
         with contextlib.suppress(Exhausted, OSError):
@@ -294,7 +294,7 @@ class Sessions:
 
 
 def _kept(path: Path) -> list[Session]:
-    """Return the sessions that an earlier process wrote down; none if the file is missing or damaged."""
+    """Return the sessions that an earlier process stored. Return none if the file is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, Corrupt, Exhausted, ValueError, KeyError, TypeError):
         said = json.loads(SystemFiles().read(path, _LARGEST_BYTES))
         return [Session(id=id_, page_key=page_key, seen_at=float(at)) for id_, page_key, at in said["sessions"]]

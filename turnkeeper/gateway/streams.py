@@ -1,7 +1,7 @@
 """Server-sent events: limited in number, kept alive, and ended when the reader disconnects or is too slow.
 
-Nothing is buffered here: the next event is taken from its source after the previous one is sent. When the stream ends
-for any reason, the source is closed, and so is the gRPC call that it reads.
+Nothing is buffered here: the next event is taken from its source after the previous one was sent. When the stream ends
+for any reason, its source is closed, and so is the gRPC call that it reads.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def event(data: str, *, name: str = "", id_: str = "", retry_ms: int = 0) -> byt
 
 
 class EventStream:
-    """An answer whose body is a source's events, as :func:`event` encodes them. An ASGI application.
+    """An answer with a source's events as its body, in the encoding of :func:`event`. An ASGI application.
 
     `ping` is sent while there are no events.
     """

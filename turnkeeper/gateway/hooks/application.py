@@ -1,4 +1,4 @@
-"""The application below `/hooks`. Callers have no key here, so each request proves its origin by a signature."""
+"""The application below `/hooks`. Callers have no key here, so the signature of each request proves its origin."""
 
 import json
 import os
@@ -38,7 +38,7 @@ _ONCE = "<p class=meta>This link decides this one question, once. Whoever has it
 
 
 class Hooks:
-    """Conversion of signed requests to events."""
+    """The part that converts signed requests to events."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._failpoints = gateway, Failpoints(os.environ)
@@ -71,7 +71,7 @@ class Hooks:
 
 
 def _data(body: bytes) -> str:
-    """Return the data of an event from a body: its object, or any other JSON value or an empty text as `body`."""
+    """Return the data of an event from a body: its object, or else any other JSON value or an empty text as `body`."""
     try:
         text = body.decode()
         found = json.loads(text or '""')
@@ -91,7 +91,7 @@ class Links:
         self._daemons = gateway.daemons(Who(surface="web", key="link"))
 
     async def show(self, request: Request) -> Response:
-        """Show the question and its arguments, with a button for each decision or offered answer."""
+        """Show the question and its arguments, with a button for each decision or for each answer that is offered."""
         asked = await self._asked(request)
         question, tool = escape(plain(asked.question)), escape(plain(asked.tool))
         shown = [f"<dt>{escape(plain(name))}<dd>{escape(plain(value))}" for name, value in _arguments(asked)]
@@ -139,7 +139,7 @@ class Links:
 
 
 def _arguments(asked: agents.Interrupt) -> list[tuple[str, str]]:
-    """Return the arguments of the call, or the parts of a graph's question that the page shows nowhere else."""
+    """Return the arguments of the call, or the parts of a graph's question that the page does not show elsewhere."""
     if (asks := forms.request_in(asked)) is not None:
         found: Any = [(call.tool, dict(call.args)) for call in asks.calls]
     elif asked.kind == "question":
@@ -151,7 +151,7 @@ def _arguments(asked: agents.Interrupt) -> list[tuple[str, str]]:
 
 
 def _buttons(asked: agents.Interrupt) -> str:
-    """Return a button for each decision that the question takes, the main one first, and a field if it takes a text."""
+    """Return a button for each decision that the question takes, main one first. Add a field if it takes a text."""
     ways, options = forms.ways_of(asked), map(forms.option_text, forms.question_of(asked).options)
     made = [f"<button name=option value='{escape(one)}'>{escape(plain(one))}</button>" for one in options]
     main = next((way for way in ways if way not in {"reject", "edit"}), "")

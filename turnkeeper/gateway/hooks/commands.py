@@ -17,7 +17,7 @@ from turnkeeper.gateway.door import page_of
 from turnkeeper.gateway.hooks import registry
 from turnkeeper.storage.locking import is_held
 
-app = App("Webhooks that this home takes: each request becomes an event, for which tasks wait.")
+app = App("Webhooks that this home accepts: each request becomes an event, for which tasks wait.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The webhook's name, the last part of its URL.")]
 _COLUMNS = columns("NAME EVENT STYLE")
 
@@ -31,7 +31,7 @@ def add(
     ] = "standard",
     secret: Annotated[str, typer.Option(help="-: ask for the sender's key; default: make one and print it.")] = "",
 ) -> None:
-    """Take a webhook at `/hooks/NAME` of the page's address. Its body is the data of the event.
+    """Accept a webhook at `/hooks/NAME` of the page's address. Its body is the data of the event.
 
     Example: turnkeeper hooks add deploys
     """
@@ -70,7 +70,7 @@ def list_() -> Listed:
 
 @app.command()
 def remove(name: Name) -> None:
-    """Remove a webhook: its requests are refused from now on.
+    """Remove a webhook. From now on, its requests are refused.
 
     Example: turnkeeper hooks remove deploys
     """

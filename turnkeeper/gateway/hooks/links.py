@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"([0-9]{1,12})\.([A-Za-z0-9_-]{1,64})\.([0-9a-f]{64})", re.
 
 
 def link_to(home: Home, interrupt_id: str, now: datetime) -> str:
-    """Return the link that decides a question. Empty if the page has no public address, or never ran."""
+    """Return the link that decides a question. Empty if the page has no public address or never ran."""
     with suppress(TurnkeeperError):
         if origin := load_settings(home).web.public_origin:
             said = f"{int((now + LASTS).timestamp())}.{interrupt_id}"

@@ -1,7 +1,7 @@
 """The webhooks that a home accepts, in `state/hooks.json`: the key of each, and the form of its signatures.
 
 `standard` is the form of Standard Webhooks: id, timestamp and body are signed, and a request is valid for five minutes.
-`github` is GitHub's form: only the body is signed, so a body counts once, however often it arrives.
+`github` is GitHub's form: only the body is signed, so the same body counts only once.
 """
 
 import base64
@@ -42,7 +42,6 @@ FILE = Entries[Hook]("hooks", "webhook", "turnkeeper hooks", TypeAdapter(dict[st
 
 
 def add(home: Home, name: str, hook: Hook) -> None:
-    """Add a webhook. Raises InvalidInput or Conflict."""
     if not _NAME.fullmatch(name) or name == _RESERVED:
         raise InvalidInput(f"{name[:40]!r} is not a valid webhook name", where="NAME", hint=_NAMING)
     if hook.style not in STYLES:
@@ -55,10 +54,10 @@ def new_secret(entropy: Entropy) -> str:
 
 
 def check(hook: Hook | None, headers: Mapping[str, str], body: bytes, now: datetime) -> str:
-    """Return the id of a signed request; equal ids are the same request.
+    """Return the id of a signed request. Requests with equal ids are the same.
 
     Raises:
-        Denied: the request is not signed for the webhook. Its text is the same for each webhook, and for None.
+        Denied: the request is not signed for the webhook. Its text is the same for every webhook, and for None.
     """
     key, at, signed = (headers.get(name, "") for name in _HEADERS)
     in_time = at.isascii() and at.isdecimal() and abs(now.timestamp() - int(at[:12])) <= WINDOW_S
@@ -79,6 +78,6 @@ def check(hook: Hook | None, headers: Mapping[str, str], body: bytes, now: datet
 
 
 def _compare(given: list[str], wanted: str) -> None:
-    # Every part is compared, so that the duration reveals nothing.
+    # Compare every part, so that the duration reveals nothing.
     if True not in [hmac.compare_digest(one.encode(), wanted.encode()) for one in given]:
         raise Denied("its signature does not fit", hint=_SIGNING)

@@ -10,7 +10,7 @@ SURFACE = Surface(
     commands={
         "hooks": Later(
             "turnkeeper.gateway.hooks.commands:app",
-            "Webhooks that this home takes: each request becomes an event, for which tasks wait.",
+            "Webhooks that this home accepts: each request becomes an event, for which tasks wait.",
             Panel.WORK,
         ),
     },

@@ -1,4 +1,4 @@
-"""Shared code of the LangGraph API's handlers: callers, request bodies, assistants, and the state of threads."""
+"""Code that handlers of the LangGraph API share: callers, request bodies, assistants, and the state of threads."""
 
 import asyncio
 import json
@@ -24,12 +24,12 @@ from turnkeeper.gateway.streams import EventStream
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-_DEEPEST = 128  # nesting levels of a body: an edited tool call may have 100
+_DEEPEST = 128  # nesting levels of a body; an edited tool call may have 100
 MOST_LISTED = 1000  # threads or crons in one answer
-MOST_READ = 5000  # newest threads that a search reads; its caller may see each
+MOST_READ = 5000  # newest threads that a search reads, if its caller may see each of them
 PAGE = 500  # threads in one answer of the daemon
 LOOK_S = 1.0  # seconds between polls of a turn that its conversation does not show
-AWAY_S = 0.5  # seconds between attempts to reach a daemon that is away
+AWAY_S = 0.5  # seconds between attempts to reach a daemon that is unavailable
 LONGEST_AWAY = 240  # attempts before a stream is closed
 
 
@@ -38,7 +38,7 @@ def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """Return a request's JSON object; an empty body counts as an empty object. Raises InvalidInput."""
+    """Return a request's JSON object. An empty body counts as an empty object. Raises InvalidInput."""
     data = await read_json(request)
     if not isinstance(data, dict):
         raise InvalidInput("is not a JSON object", where="body")
@@ -60,7 +60,7 @@ def parsed(text: str) -> Any:
 
 
 def number(given: Any, name: str, default: int, most: int = MOST_LISTED) -> int:
-    """Return a number of a request, or its default. Raises InvalidInput."""
+    """Return a number from a request, or its default. Raises InvalidInput."""
     try:
         found = int(default if given is None else given)
     except (TypeError, ValueError) as error:
@@ -80,7 +80,7 @@ def page_of(found: Sequence[Any], body: Mapping[str, Any], default: int = 10) ->
 
 
 def ordered(found: list[dict[str, Any]], body: Mapping[str, Any], default: str) -> list[dict[str, Any]]:
-    """Sort objects as the client asks, newest first by default. Raises InvalidInput."""
+    """Sort objects in the order that the client requests, by default newest first. Raises InvalidInput."""
     by = str(body.get("sort_by") or default)
     if found and by not in found[0]:
         raise InvalidInput(f"{by[:40]!r} is not a field to sort by", where="sort_by")
@@ -89,7 +89,7 @@ def ordered(found: list[dict[str, Any]], body: Mapping[str, Any], default: str) 
 
 
 def selected(found: dict[str, Any], select: object) -> dict[str, Any]:
-    """Return only the fields that a client selects; all fields if it selects none."""
+    """Return only the fields that a client selects, or all fields if it selects none."""
     names = select.split(",") if isinstance(select, str) else select
     if not isinstance(names, list) or not names:
         return found
@@ -98,7 +98,7 @@ def selected(found: dict[str, Any], select: object) -> dict[str, Any]:
 
 
 def with_fields(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state whose values are an object: any other value becomes the field `value`."""
+    """Return a state with values that are an object: any other value becomes the field `value`."""
     if not isinstance(state["values"], dict):
         state["values"] = {"value": state["values"]}
     return state
@@ -136,12 +136,12 @@ class Api:
         return EventStream(events, self.gateway.streams, headers=headers)
 
     def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
-        """Answer with late JSON, after spaces that keep the connection open. Such an answer counts as a stream."""
+        """Send JSON that takes long, after spaces that keep the connection open. Such an answer counts as a stream."""
         whole = {**headers, "content-type": "application/json"}
         return EventStream(parts, self.gateway.streams, headers=whole, ping=b" ")
 
     def need_room(self, request: Request) -> None:
-        """Raise Exhausted if the answer to this request would exceed the limit of streams, before any work begins."""
+        """Raise Exhausted before any work begins, if the answer to this request would exceed the limit of streams."""
         if self.gateway.streams.full(who_of(request)):
             detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_API} of one client"
             raise Exhausted(detail, hint="close another, or start the run without waiting for it")
@@ -152,7 +152,7 @@ class Api:
         return who, self.gateway.daemons(who)
 
     async def assistants(self, runtime: Any) -> list[wire.Graph]:
-        """Return all graphs and assistants; Turnkeeper's own agent has the name that clients know."""
+        """Return all graphs and assistants. Turnkeeper's own agent has the name that clients know."""
         found = list((await runtime.ListGraphs(wire.ListGraphsRequest())).graphs)
         default = next((one.name for one in found if one.is_default), "")
         for one in found:
@@ -183,21 +183,21 @@ class Api:
         return next(one.graph or name for one in await self.assistants(runtime) if one.name == name)
 
     async def made(self, runtime: Any, given: str) -> wire.Assistant | None:
-        """Return the assistant with this id that a client made, with its versions; None if there is none."""
+        """Return the assistant with this id that a client made, with its versions, or None if there is none."""
         if not is_uuid(given):
             return None
         asked = wire.ListAssistantsRequest(assistant_id=given)
         return next(iter((await runtime.ListAssistants(asked)).assistants), None)
 
     async def completed(self, runtime: Any, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a request with the config and context of the assistant that it names; its own values win, by key."""
+        """Return a request with the config and context of the assistant that it names. Its own keys take precedence."""
         made = await self.made(runtime, str(body.get("assistant_id") or ""))
         if made is None:
             return dict(body)
         fields = json.loads(made.fields_json)
         config, context = body.get("config") or {}, body.get("context") or {}
         if not isinstance(config, dict) or not isinstance(context, dict):
-            return dict(body)  # its parser refuses it
+            return dict(body)  # the parser refuses it
         inner = [one.get("configurable") or {} for one in (fields["config"], config)]
         whole = {**fields["config"], **config}
         if isinstance(inner[1], dict) and any(inner):
@@ -205,7 +205,7 @@ class Api:
         return {**body, "config": whole, "context": {**fields["context"], **context}}
 
     def name_of(self, graph: str) -> str:
-        """Return the assistant's name under which clients know the graph of a thread or task."""
+        """Return the name under which clients know the graph of a thread or task."""
         return self.default if graph in {"", OWN, self.gateway.settings.default_graph} else graph
 
     async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
@@ -220,7 +220,7 @@ class Api:
         return found
 
     async def runs(self, runtime: Any, turns: Sequence[wire.Turn], **rest: Any) -> list[dict[str, Any]]:
-        """Return turns as runs. A run whose assistant was deleted names the assistant of its graph."""
+        """Return turns as runs. A run of a deleted assistant names the assistant of its graph."""
         given = {json.loads(turn.run_json or "{}").get("assistant_id", "") for turn in turns}
         gone = [one for one in given if await self.made(runtime, one) is None]
         return [run_of(turn, assistant_id(self.name_of(turn.graph)), gone, **rest) for turn in turns]
@@ -253,14 +253,14 @@ class Api:
         return thread_of(thread, found, asked, self.name_of(thread.graph), assistant_id(self.name_of(thread.graph)))
 
     async def seen(self, who: Who, runtime: Any, thread_id: str) -> list[wire.Interrupt]:
-        """Return the pending approvals of a thread, and record that a client is shown them."""
+        """Return the pending approvals of a thread, and record that a client gets them."""
         asked = await self.asked(runtime, thread_id)
         self.served.show(who.key, thread_id, asked)
         return asked
 
 
 class Handlers:
-    """The handlers of requests about one kind of thing."""
+    """The handlers of requests about one kind of object."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -281,7 +281,7 @@ class Followed:
     """A thread that is followed while a turn runs on it.
 
     Attributes:
-        turn_id: the turn to wait for; another turn if the message became the answer to a question.
+        turn_id: the turn to wait for; it changes if the message became the answer to a question.
         status: the last status seen of that turn; empty before that.
     """
 
@@ -293,9 +293,9 @@ class Followed:
         self.after = 0
 
     async def changes(self) -> AsyncGenerator[wire.RunEvent]:
-        """Yield the events of the turn, until it is over or waits for a person; of all turns if none is named.
+        """Yield the events of the turn until it is over or waits for a person, or of all turns if none is named.
 
-        While the daemon is away, keep trying; raise Unreachable if it stays away.
+        While the daemon is unavailable, try again; after a while, raise Unreachable.
         """
         away = 0
         while not self.ended:
@@ -305,7 +305,7 @@ class Followed:
                     yield change
             except Unreachable:
                 away += 1
-                self.after = 0  # a runtime that starts again counts from one
+                self.after = 0  # a runtime that was restarted counts from one
                 if away > LONGEST_AWAY:
                     raise
                 await self._clock.sleep(AWAY_S)
@@ -345,7 +345,7 @@ class Followed:
             self.ended = bool((await self._runtime.ListInterrupts(waits)).interrupts)
 
     async def _look(self) -> None:
-        """Request the turn itself: a message may be kept, or become the answer to a question."""
+        """Request the turn itself, because a message may be kept, or become the answer to a question."""
         turn = await self._runtime.GetTurn(wire.GetTurnRequest(turn_id=self.turn_id))
         if turn.turn_id != self.turn_id:
             self.turn_id, self.after = turn.turn_id, 0

@@ -1,6 +1,6 @@
 """The LangGraph API under `/lg`: requests of LangGraph's own clients, answered from both daemons.
 
-The API adds no permission and stores nothing. `docs/langgraph-api.md` lists what it answers and what it refuses.
+The API adds no permission and stores nothing. `docs/langgraph-api.md` lists the answered and the refused requests.
 """
 
 from importlib import metadata
@@ -40,7 +40,7 @@ async def _info(_request: Request) -> JSONResponse:
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
-    """Answer a refusal with the reason, a code that stays the same, and what to do instead."""
+    """Answer a refusal with the reason, a code that stays the same, and an alternative."""
     if not isinstance(error, errors.TurnkeeperError):
         raise error
     code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")

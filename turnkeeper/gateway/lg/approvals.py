@@ -1,11 +1,11 @@
-"""Approvals as interrupts of LangGraph's clients, and the three forms in which clients decide. Pure.
+"""Approvals as interrupts for LangGraph's clients, and the three forms in which clients decide. Pure.
 
-    {"decisions": [{"type": "approve"}, …]}      agent-chat-ui, as LangChain's middleware has it
-    [{"type": "accept", "args": …}, …]           agent-inbox
-    {interrupt_id: one of these, …}              the SDKs; the only form where several wait
+    {"decisions": [{"type": "approve"}, …]}      agent-chat-ui, in the form of LangChain's middleware [{"type":
+    "accept", "args": …}, …]           agent-inbox {interrupt_id: one of these, …}              the SDKs; the only form
+    if several approvals wait
 
-Both clients get a tool call in one object: agent-chat-ui reads `args`, and agent-inbox reads `arguments`. Without
-`arguments`, agent-inbox would show none, and a person would decide blindly.
+A tool call has one object for both clients: agent-chat-ui reads `args`, and agent-inbox reads `arguments`. Without
+`arguments`, agent-inbox would show none, and a person would decide without seeing them.
 """
 
 import json
@@ -31,7 +31,7 @@ MOST_SERVED = 4096
 
 
 def to_interrupt(asked: wire.Interrupt) -> dict[str, Any]:
-    """Return an approval as an interrupt; a graph's own question has the value that the graph gave."""
+    """Return an approval as an interrupt. A graph's own question keeps the value that the graph gave."""
     if asked.kind == "question" and not _calls(asked):
         return {"id": asked.interrupt_id, "value": value_of(asked)}
     return {"id": asked.interrupt_id, "value": value_of(asked), "when": "during", "resumable": True, "ns": []}
@@ -51,7 +51,7 @@ def value_of(asked: wire.Interrupt) -> Any:
 
 
 def _calls(asked: wire.Interrupt) -> Sequence[forms.Call]:
-    """Return the calls that an approval is about; empty for a plain question."""
+    """Return the calls that an approval is about. Empty for a plain question."""
     if asked.kind != "question":
         args = json.loads(asked.args_json or "{}")
         return [forms.Call(tool=asked.tool, args=args, takes=_ALLOWED, note=_described(asked))]
@@ -65,7 +65,7 @@ def _described(asked: wire.Interrupt) -> str:
 
 
 def _seen(note: str, args: Any) -> str:
-    """Return a note about a call, including its arguments if they hold characters that a client would hide."""
+    """Return a note about a call, with its arguments if they contain characters that a client would hide."""
     written = as_json(args)
     hides = written != json.dumps(args, ensure_ascii=False)
     return plain(note) + (f" Hidden characters, escaped: {written}" if hides else "")
@@ -78,16 +78,16 @@ def _about(asked: wire.Interrupt) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(forms.Choice):
-    """The client's decision about one call, with the name of the tool if the client gives it.
+    """A client's decision about one call, with the name of the tool if the client gives it.
 
-    `args` are the arguments to run with, or those that were shown; None if none are given.
+    `args` are the arguments to run with, or the arguments that were shown; None if none are given.
     """
 
     name: str = ""
 
 
 def read_choices(value: object) -> list[Choice] | None:
-    """Return a client's decisions, one per call; None if the value is in neither form.
+    """Return a client's decisions, one for each call, or None if the value has neither form.
 
     >>> read_choices({"decisions": [{"type": "reject", "message": "too dear"}]})
     [Choice(way='reject', text='too dear', args=None, name='')]
@@ -120,7 +120,7 @@ def decide(asked: wire.Interrupt, value: object) -> wire.ResolveInterruptRequest
 
     Raises:
         InvalidInput: the answer has no form that this approval accepts.
-        Conflict: the answer is about a call other than the pending one.
+        Conflict: the answer is about a different call than the pending one.
     """
     choices = read_choices(value)
     request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
@@ -146,7 +146,7 @@ def _about_call(
         request.decision = "edit" if changed else "approve"
         request.args_json = json.dumps(choice.args, ensure_ascii=False) if changed else ""
         return request
-    request.decision, request.message = "reject", choice.text  # the text is the reason not to run the call
+    request.decision, request.message = "reject", choice.text  # the text is the reason for not running the call
     return request
 
 
@@ -164,7 +164,7 @@ def _in_form(
             raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
     given = [replace(choice, args=choice.args or call.args) for call, choice in zip(calls, each, strict=True)]
     answer: Any = forms.answer(asks, given)
-    if asks.form == "inbox":  # an acceptance there has no arguments
+    if asks.form == "inbox":  # in this form, an acceptance has no arguments
         answer = [{**one, "args": None} if one["type"] == "accept" else one for one in answer]
     request.decision, request.args_json = "answer", json.dumps(answer, ensure_ascii=False)
     return request
@@ -191,7 +191,7 @@ def _answer(
 
 
 def rejection(asked: wire.Interrupt) -> wire.ResolveInterruptRequest:
-    """Return the decision that ends a thread's run. It answers a question with options with false."""
+    """Return the decision that ends a thread's run. It answers false to a question with options."""
     request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
     if forms.question_of(asked).is_closed:
         request.decision, request.args_json = "answer", "false"
@@ -201,10 +201,10 @@ def rejection(asked: wire.Interrupt) -> wire.ResolveInterruptRequest:
 
 
 class Served:
-    """The approvals of each thread that each key was last shown. They are kept in memory and may be lost.
+    """The approvals of each thread that each key was last shown. They are only in memory and may be lost.
 
-    agent-chat-ui sends no id with its decision, so a repeated or late click could hit the next question. A decision
-    without an id therefore counts only for the one approval that its key was shown, while that approval is pending.
+    agent-chat-ui sends no id with its decision, so a repeated or late click could apply to the next question. Therefore
+    a decision without an id is valid only for the one approval that its key was shown, while that approval is pending.
     """
 
     def __init__(self, most: int = MOST_SERVED) -> None:
@@ -225,7 +225,7 @@ class Served:
     def decisions(
         self, key: str, thread_id: str, asked: Sequence[wire.Interrupt], value: object
     ) -> list[wire.ResolveInterruptRequest]:
-        """Return the decisions in a client's `command.resume`; a repeated decision is returned unchanged.
+        """Return the decisions in a client's `command.resume`. A repeated decision is returned unchanged.
 
         Args:
             asked: the thread's approvals, including decided ones.
@@ -242,7 +242,7 @@ class Served:
         return [decide(self._meant(self._shown.get((key, thread_id), {}), asked), value)]
 
     def _meant(self, shown: Mapping[str, str], asked: Sequence[wire.Interrupt]) -> wire.Interrupt:
-        """Return the only approval to which a decision without an id can refer."""
+        """Return the only approval that a decision without an id can mean."""
         waiting = [one for one in asked if one.status == "pending"]
         if len(waiting) > 1:
             what = f"{len(waiting)} approvals wait: {', '.join(one.interrupt_id for one in waiting)[:200]}"

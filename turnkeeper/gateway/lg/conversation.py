@@ -1,6 +1,6 @@
 """Conversion of threads and turns to the threads, runs, states and messages of LangGraph's clients. Pure.
 
-A thread is a thread, and a run is a turn. Its state is the one that its graph has saved.
+A thread is a thread, and a run is a turn. Its state is the state that its graph has saved.
 """
 
 import json
@@ -13,7 +13,7 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.gateway.lg.approvals import to_interrupt
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-OWN = "agent0"  # the clients' second name of the default graph
+OWN = "agent0"  # the clients' second name for the default graph
 _PENDING = frozenset({"accepted", "held", "kept", "paused", "delivered"})
 _RUNS = {"running": "running", "succeeded": "success", "silent": "success", "failed": "error"}
 _THREADS = {"running": "busy", "accepted": "busy", "paused": "busy", "failed": "error"}
@@ -21,11 +21,11 @@ FINISHED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 ANY = frozenset({"accepted", "held", "kept", "running", "interrupted", "paused"}) | FINISHED
 
 
-LATER = re.compile(r"run-[0-9a-f]{32}")  # the task that starts a run later; its name is the run's id
+LATER = re.compile(r"run-[0-9a-f]{32}")  # the task that starts a run later; its name is the id of the run
 
 
 def is_uuid(text: str) -> bool:
-    """Return True if a string has the form of the ids that clients draw.
+    """Return True if a string has the form of the ids that clients make.
 
     >>> is_uuid("6d1d3862-7f10-5e24-b465-4276d1eb94d7"), is_uuid("agent0")
     (True, False)
@@ -46,7 +46,7 @@ def run_status(status: str) -> str:
 
 
 def turn_statuses(status: str) -> frozenset[str]:
-    """Return the turns' statuses to which this status of clients corresponds. Raises InvalidInput if unknown."""
+    """Return the turn statuses that correspond to this status of clients. Raises InvalidInput if it is unknown."""
     found = frozenset(one for one in ANY if run_status(one) == status)
     if not found and status != "timeout":  # a turn that times out counts as failed
         known = "pending, running, success, error, timeout or interrupted"
@@ -55,12 +55,12 @@ def turn_statuses(status: str) -> frozenset[str]:
 
 
 def thread_status(thread: wire.Thread) -> str:
-    """Return the clients' name for a thread's status; a pending approval takes precedence."""
+    """Return the clients' name for a thread's status. A pending approval takes precedence."""
     return "interrupted" if thread.waiting else _THREADS.get(thread.status, "idle")
 
 
 def shown(messages: object) -> tuple[str, str]:
-    """Return the text of the last human message and its id; both may be empty, and other content is left out.
+    """Return the text of the last human message, and its id. Both may be empty. Other content is left out.
 
     >>> shown([{"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "image"}], "id": "1"}])
     ('Hello', '1')
@@ -80,7 +80,7 @@ def shown(messages: object) -> tuple[str, str]:
 
 
 def is_write(turn: wire.Turn) -> bool:
-    """Return True if a turn is a client's write into the state. Such a turn is not a run of the graph."""
+    """Return True if a turn is a client's write to the state. Such a turn is not a run of the graph."""
     return "write" in json.loads(turn.run_json or "{}")
 
 
@@ -117,9 +117,9 @@ def thread_of(
     graph_id: str,
     assistant_id: str,
 ) -> dict[str, Any]:
-    """Return a thread; without values if none are given.
+    """Return a thread, without values if none are given.
 
-    Each approval has its own key, so clients that read only the first of a list see all approvals.
+    Each approval has its own key, so clients that read only the first item of a list see all approvals.
     """
     about = {"channel": thread.channel, "task": thread.task_name or None}
     made, given = json.loads(thread.run_json or "{}").get("assistant_id"), json.loads(thread.metadata_json or "{}")
@@ -140,7 +140,7 @@ def thread_of(
 
 
 def state_with(state: dict[str, Any], asked: Iterable[wire.Interrupt]) -> dict[str, Any]:
-    """Return a state in which pending approvals have the form that clients decide in."""
+    """Return a state in which pending approvals have the form for clients' decisions."""
     known = {one.interrupt_id: to_interrupt(one) for one in asked}
     inside = {one["id"] for one in state["interrupts"]}
     _name(state, known)
@@ -157,7 +157,7 @@ def _name(place: dict[str, Any], known: Mapping[str, Any]) -> None:
 
 
 def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return True if metadata contains all wanted values; nested objects are compared in the same way.
+    """Return True if metadata contains all wanted values. Nested objects are compared in the same way.
 
     >>> holds({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2}})
     True
@@ -171,7 +171,7 @@ def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def time_of(message: Any, name: str) -> str | None:
-    """Return an instant of a message in the clients' format; None if it is not set."""
+    """Return an instant from a message in the clients' format, or None if it is not set."""
     if not message.HasField(name):
         return None
     return str(getattr(message, name).ToJsonString())

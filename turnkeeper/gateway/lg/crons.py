@@ -1,7 +1,7 @@
-"""Conversion of the crons of LangGraph's clients to tasks and back. Pure.
+"""Conversion of crons of LangGraph's clients to tasks and back. Pure.
 
-A cron's metadata becomes tags of its task: text under `lg.KEY`, any other value as JSON under `lg.json.KEY`.
-Characters that a tag cannot hold are percent-encoded.
+A cron's metadata becomes tags of its task: text under `lg.KEY`, any other value as JSON under `lg.json.KEY`. Characters
+that a tag cannot contain are percent-encoded.
 """
 
 import json
@@ -20,7 +20,7 @@ _LONGEST_TAG = 64
 LATER_TAG = "lg.later"
 _UNDER_WAY = frozenset({"waiting", "pending", "sent", "accepted"})  # outcomes of a fire that can still get a turn
 _OVERLAP = {"enqueue": "queue", "reject": "skip"}
-_OWN = frozenset({"name", "kind", "turnkeeper"})  # in a cron's metadata: facts about its task
+_OWN = frozenset({"name", "kind", "turnkeeper"})  # the key in a cron's metadata for facts about its task
 PERMITTED = frozenset(
     {
         *("schedule", "timezone", "input", "metadata", "config", "context", "assistant_id", "end_time", "enabled"),
@@ -36,9 +36,9 @@ def spec_of(
     """Return the task for a new cron.
 
     Args:
-        thread_id: the thread that its fires continue; empty for a new thread per fire.
-        name: the task's name, unless the metadata names it.
-        category: the task's category, unless the metadata names it.
+        thread_id: the thread that its fires continue; empty for a new thread for each fire.
+        name: the task's name, unless the metadata contains one.
+        category: the task's category, unless the metadata contains one.
         graph: its graph or assistant; empty for the default one.
 
     Raises:
@@ -65,7 +65,7 @@ def spec_of(
 
 
 def later_spec(asked: RunRequest, name: str, **where: Any) -> wire.TaskSpec:
-    """Return the task that starts a client's run once, after the seconds that the client gives.
+    """Return the task that starts a client's run once, after the number of seconds that the client gives.
 
     Args:
         where: the thread, the channel, the graph and the category, as fields of a task.
@@ -132,7 +132,7 @@ def _change(spec: wire.TaskSpec, body: Mapping[str, Any]) -> None:
 
 
 def _only_text(messages: object) -> str:
-    """Return the text of messages that are one message of a person with text alone; empty for any others."""
+    """Return the text of messages that are a single text message of a person. Return an empty string for any others."""
     one = messages[0] if isinstance(messages, list) and len(messages) == 1 else messages
     if isinstance(one, dict) and not isinstance(one.get("content"), str):
         return ""
@@ -207,7 +207,7 @@ def metadata_of(task: wire.Task) -> dict[str, Any]:
 
 
 def cron_of(task: wire.Task, assistant_id: str) -> dict[str, Any]:
-    """Return a task as a cron; if the task has no cron expression, the schedule is text for people."""
+    """Return a task as a cron. If the task has no cron expression, the schedule is text for people."""
     spec, metadata = task.spec, metadata_of(task)
     thread_id = spec.thread_id if spec.thread_id not in {"", "each"} else None
     said = {"messages": [{"role": "user", "content": spec.prompt.replace("\\{{", "{{")}]} if spec.prompt else {}

@@ -1,4 +1,4 @@
-"""Events of a run's or a thread's stream, made from the events that the runtime records while a run happens. Pure.
+"""Events for the stream of a run or a thread, made from events that the runtime records during a run. Pure.
 
 `RunStream` converts them to the modes of a run, and `ThreadProtocol` to events of the newer protocol for threads.
 The ids of the latter are the same on every connection, so clients can drop duplicates.
@@ -17,11 +17,11 @@ PROTOCOL_MODES = ("values", "updates", "messages", "custom", "tasks", "tools")  
 _OF_MESSAGES = frozenset({"messages", "messages-tuple"})  # modes that stream each piece of a message
 _WITH_QUESTIONS = frozenset({"values", "updates"})
 _ALWAYS = frozenset({"type", "content"})  # fields of each message in the newer protocol
-_KEPT = _ALWAYS | {"artifact"}  # fields that it sends even if they are empty
+_KEPT = _ALWAYS | {"artifact"}  # fields that are sent even if they are empty
 
 
 class Event(NamedTuple):
-    """One event in the form in which it is sent."""
+    """An event in the form in which it is sent."""
 
     name: str
     data: Any
@@ -33,7 +33,7 @@ class RunStream:
 
     def __init__(self, run_id: str, modes: Collection[str], *, subgraphs: bool = False) -> None:
         self._run_id, self._modes, self._subgraphs = run_id, frozenset(modes), subgraphs
-        self._parts: dict[str, dict[str, Any]] = {}  # by id: the message that is being streamed
+        self._parts: dict[str, dict[str, Any]] = {}  # by id, the message that is being streamed
         self._values: Any = None
         self._told: set[str] = set()  # the questions of all updates
         self._number = 0
@@ -42,7 +42,7 @@ class RunStream:
         return self._event("metadata", {"run_id": self._run_id, "attempt": 1})
 
     def take(self, event: wire.RunEvent) -> Iterator[Event]:
-        """Yield the events that a recorded event becomes."""
+        """Yield the events to send for a recorded event."""
         if event.namespace and not self._subgraphs:
             return
         data = json.loads(event.data_json)
@@ -65,7 +65,7 @@ class RunStream:
             yield self._event(_placed(event.mode, event.namespace), data, event.number)
 
     def values(self, values: Mapping[str, Any]) -> Iterator[Event]:
-        """Yield the final state, unless the newest event had it."""
+        """Yield the final state, unless the newest event contained it."""
         if "values" in self._modes and _bare(values) != self._values:
             self._values = _bare(values)
             yield self._event("values", values)
@@ -83,7 +83,7 @@ class RunStream:
         return self._event("end", None)
 
     def _message(self, event: wire.RunEvent, data: list[Any]) -> Iterator[Event]:
-        if "messages-tuple" in self._modes:  # as on LangGraph's server, it takes precedence
+        if "messages-tuple" in self._modes:  # as on LangGraph's server, an error takes precedence
             yield self._event(_placed("messages", event.namespace), data, event.number)
             return
         piece, about = data
@@ -129,15 +129,15 @@ def _joined(known: dict[str, Any], piece: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ThreadProtocol:
-    """Events of a thread in LangGraph's newer protocol, as its client subscribes to them."""
+    """Events of a thread in LangGraph's newer protocol, filtered by its client's subscription."""
 
     def __init__(self, body: Mapping[str, Any], graph: str) -> None:
-        """Report on the requested channels and namespaces; `custom:NAME` counts as `custom`."""
+        """Report on the requested channels and namespaces. `custom:NAME` counts as `custom`."""
         self._channels = frozenset(channel.partition(":")[0] for channel in body["channels"])
         self._namespaces, self._depth, self._graph = body.get("namespaces"), body.get("depth"), graph
 
     def take(self, event: wire.RunEvent) -> Iterator[dict[str, Any]]:
-        """Yield the protocol's event for a recorded one; a status becomes one with :meth:`status`."""
+        """Yield the protocol's event for a recorded event. For a status, use :meth:`status`."""
         data, method = json.loads(event.data_json), "messages" if event.mode == "protocol" else event.mode
         if event.mode in {"messages", "tasks", "checkpoints", "debug", "status"}:
             return
@@ -167,7 +167,7 @@ class ThreadProtocol:
         channel = "input" if method == "input.requested" else method
         if channel in self._channels and self._fits(namespace):
             id_ = f"{event.turn_id}:{event.number}:{method}{f':{about}' if about else ''}"
-            if not event.number:  # of the state in the store
+            if not event.number:  # position of the state in the store
                 id_ += f":{data.get('event', '') if isinstance(data, dict) else ''}"
             params = {"namespace": namespace, "data": data}
             yield {"type": "event", "method": method, "params": params, "event_id": id_, "seq": event.number}
@@ -180,7 +180,7 @@ class ThreadProtocol:
 
 
 def _slim(value: Any) -> Any:
-    """Return a state whose messages have no empty fields."""
+    """Return a state with messages that have no empty fields."""
     if isinstance(value, list):
         return [_slim(one) for one in value]
     if not isinstance(value, dict):

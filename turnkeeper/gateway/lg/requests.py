@@ -43,11 +43,11 @@ MOST_UNSURE = 1024
 
 
 class Unsupported(InvalidInput):
-    """A valid request that is not supported; the hint names an alternative."""
+    """A valid request that is not supported. The hint names an alternative."""
 
 
 class NoGraph(InvalidInput):
-    """A write into a thread on which no graph has run. LangGraph's own server answers 400."""
+    """A write to a thread on which no graph has run. LangGraph's own server answers 400."""
 
 
 def _is_text(value: object) -> bool:
@@ -107,7 +107,7 @@ def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, Any]:
-    """Return the options of a run that its turn keeps. Raises InvalidInput."""
+    """Return the options of a run that are stored with its turn. Raises InvalidInput."""
     recorded = {"messages"} if "messages-tuple" in modes else set()
     found: dict[str, Any] = {"stream_modes": sorted({*modes, *recorded})}
     for name in ("interrupt_before", "interrupt_after"):
@@ -137,14 +137,14 @@ class RunRequest:
 
     Attributes:
         assistant: the id or the name of the assistant.
-        text: shows the input in the conversation; empty if a decision is made instead.
+        text: the text that shows the input in the conversation; empty for a decision.
         message_id: the id of the last human message, if the client gives one.
         input: the graph's whole input.
         run: the options that the turn keeps.
         resume: `command.resume`.
-        decides: whether `command.resume` is present; its value may be None.
-        rejects: `goto` names the end: reject all pending approvals, as agent-chat-ui's "Mark as Resolved" asks.
-        replays: there is neither an input nor a command: run the steps that follow from a state.
+        decides: True if `command.resume` is present; its value may be None.
+        rejects: True if `goto` names the end: reject all pending approvals, for agent-chat-ui's "Mark as Resolved".
+        replays: True if there is neither an input nor a command: run the steps that follow a state.
         checkpoint_id: the state at which the run begins; empty for the newest.
         if_busy: one of :data:`STRATEGIES`.
         options: `config_json` and `context_json`.
@@ -180,7 +180,7 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
     replays = not command and body.get("input") is None
     text, message_id, given = ("", "", {}) if command or replays else _input(body["input"])
     modes = read_modes(body.get("stream_mode"))
-    # A message may answer a question of the graph. Any other input never does.
+    # A message may answer a question of the graph. Any other input does not.
     says = command or replays or shown(given.get("messages"))[0]
     return RunRequest(
         assistant=_assistant(body),
@@ -203,7 +203,7 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
 
 
 def _after(body: Mapping[str, Any]) -> int:
-    """Return the seconds after which a run begins; 0 for now. Raises InvalidInput."""
+    """Return the seconds after which a run begins, or 0 for now. Raises InvalidInput."""
     after = body.get("after_seconds") or 0
     if isinstance(after, bool) or not isinstance(after, int | float) or not 0 <= after <= LONGEST_AFTER_S:
         hint = "give at most a year, or make a cron"
@@ -275,10 +275,10 @@ def _checkpoint(body: Mapping[str, Any]) -> str:
 
 
 def forked(asked: RunRequest, newest: Mapping[str, Any], state: Mapping[str, Any]) -> RunRequest:
-    """Return a request whose turn begins at `state` of its thread, or at the newest state if that is the same one.
+    """Return a request whose turn begins at `state` of its thread, or at the newest state if that is the same state.
 
     Raises:
-        InvalidInput: nothing can run from there without an input.
+        InvalidInput: nothing can run from this state without an input.
     """
     if not asked.replays:
         fork = {"checkpoint_id": state["checkpoint_id"]} if state["checkpoint_id"] != newest["checkpoint_id"] else {}
@@ -288,15 +288,15 @@ def forked(asked: RunRequest, newest: Mapping[str, Any], state: Mapping[str, Any
     source = (state["metadata"] or {}).get("source")
     if source == "update":
         refuse("input", "no steps run after a write into the state", "give an input")
-    # A fork has the state of its parent. LangGraph adds no checkpoint at the beginning if the newest one is a fork, and
-    # without a checkpoint of its own a turn that is killed would start over.
+    # A fork has the state of its parent. If the newest checkpoint is a fork, LangGraph adds no checkpoint at the
+    # beginning. Without a checkpoint of its own, a turn that is killed would start over.
     place = state["parent_checkpoint_id"] if source == "fork" and state is newest else state["checkpoint_id"]
     run = {**asked.run, "checkpoint_id": place, "replays": True}
     return replace(asked, text="Run again from an earlier state", run=run)
 
 
 def refuse_missing() -> NoReturn:
-    """Refuse a request without an input, on a thread without a state. Raises InvalidInput."""
+    """Refuse a request without an input on a thread without a state. Raises InvalidInput."""
     hint = "give input={…}, the fields of the graph's input, or command={'resume': …}"
     raise InvalidInput("is missing", where="input", hint=hint)
 
@@ -314,10 +314,10 @@ def read_modes(given: object) -> frozenset[str]:
 
 
 class Once:
-    """Ids of requests: a repeated request has the same id, and so only one effect.
+    """Ids of requests. A repeated request has the same id, and therefore only one effect.
 
     Clients send no idempotency key, and one SDK retries a request after a server error. A message of agent-chat-ui has
-    an id. Any other request that failed with an unknown effect is remembered, in memory, until it is repeated.
+    an id. Any other request that failed with an unknown effect is kept in memory until it is repeated.
     """
 
     def __init__(self, draw: Any, most: int = MOST_UNSURE) -> None:
@@ -331,7 +331,8 @@ class Once:
 
         Args:
             about: the whole content of the request, and its destination.
-            name: the client's own id of it: its `Idempotency-Key`, or the ids of thread and message; may be empty.
+            name: the client's id for the request: its `Idempotency-Key`, or the ids of thread and message; may be
+                empty.
             by: the id of the client's API key: a name is valid only for this key.
         """
         if name:
@@ -339,7 +340,7 @@ class Once:
         return self._unsure.pop(_digest(about), None) or str(self._draw())
 
     def is_unsure(self, about: str, id_: str) -> None:
-        """Record that a request with this id failed but may have had its effect."""
+        """Record that a request with this id failed and may have had its effect."""
         self._unsure[_digest(about)] = id_
         while len(self._unsure) > self._most:
             self._unsure.popitem(last=False)

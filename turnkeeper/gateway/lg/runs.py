@@ -1,4 +1,4 @@
-"""Handlers of runs: send a message, make a decision, follow a turn to its end."""
+"""Handlers of runs: send a message, make a decision, follow a turn until its end."""
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -37,7 +37,7 @@ class Started:
         self.thread_id, self.turn_id, self.assistant = thread_id, turn_id, assistant
 
     def headers(self, then: str = "") -> dict[str, str]:
-        """Return the headers with the run's path. The path lacks the API's prefix, because clients add their own."""
+        """Return the headers with the run's path. The path lacks the prefix of the API, because clients add it."""
         place = f"/threads/{self.thread_id}/runs/{self.turn_id}"
         return {"content-location": place} | ({"location": f"{place}{then}"} if then else {})
 
@@ -69,7 +69,7 @@ class Runs(lg.Handlers):
             key: the `Idempotency-Key` of the request, if any.
 
         Raises:
-            TurnkeeperError: the request was refused, or its effect is unknown because the daemon went away.
+            TurnkeeperError: the request was refused, or its effect is unknown because the daemon became unavailable.
         """
         asked = requests.read_run(await self._api.completed(runtime, requests.checked(dict(body))))
         if webhook := asked.run.get("webhook"):
@@ -104,7 +104,7 @@ class Runs(lg.Handlers):
     async def _later(
         self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: requests.RunRequest, key: str
     ) -> str:
-        """Make the task that starts a run later. Return its name, which is the run's id."""
+        """Make the task that starts a run later. Return the name of the task, which is the id of the run."""
         about = json.dumps([who.key, thread.thread_id, graph, asked.after_s, asked.input, asked.run], sort_keys=True)
         id_ = self._api.once.id_of(about, key, who.key)
         where = {"thread_id": thread.thread_id, "channel": thread.channel or self._api.channel, "graph": graph or None}
@@ -115,7 +115,7 @@ class Runs(lg.Handlers):
         except Conflict:
             if not key:
                 raise
-            await runtime.GetTask(schedules.GetTaskRequest(name=spec.name))  # the repeated request made it
+            await runtime.GetTask(schedules.GetTaskRequest(name=spec.name))  # the repeated request made the task
         except Unreachable:
             self._api.once.is_unsure(about, id_)
             raise
@@ -123,7 +123,7 @@ class Runs(lg.Handlers):
 
     @staticmethod
     async def _find(runtime: Any, run_id: str) -> wire.Turn:
-        """Return the turn of a run; if the run begins later, a turn that stands for it. Raises NotFound."""
+        """Return the turn of a run or, if the run begins later, a turn that represents it. Raises NotFound."""
         turn_id = run_id
         if LATER.fullmatch(run_id):
             task = await runtime.GetTask(schedules.GetTaskRequest(name=run_id))
@@ -135,7 +135,7 @@ class Runs(lg.Handlers):
         return found
 
     async def _planned(self, runtime: Any, thread_id: str) -> list[wire.Turn]:
-        """Return the runs of a thread that begin later, and those of them that were cancelled, newest first."""
+        """Return the runs of a thread that begin later, including cancelled ones, newest first."""
         tasks = (await runtime.ListTasks(schedules.ListTasksRequest(tags={LATER_TAG: "yes"}))).tasks
         open_ = [
             one for one in tasks if one.spec.thread_id == thread_id and one.state in {"active", "paused", "disabled"}
@@ -143,11 +143,11 @@ class Runs(lg.Handlers):
         return [later_turn(one, ()) for one in open_][::-1]
 
     async def _cancel(self, runtime: Any, run_id: str, reason: str = "cancelled over the API") -> wire.Turn:
-        """Cancel a run, also one that has not begun. Return its turn before that. Raises NotFound."""
+        """Cancel a run, even one that has not begun. Return its turn before the cancellation. Raises NotFound."""
         turn = await self._find(runtime, run_id)
         if LATER.fullmatch(turn.turn_id):
             await runtime.DisableTask(schedules.DisableTaskRequest(name=turn.turn_id))
-            turn = await self._find(runtime, run_id)  # it may have begun meanwhile
+            turn = await self._find(runtime, run_id)  # the run may have begun meanwhile
         if not LATER.fullmatch(turn.turn_id):
             await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason=reason))
         return turn
@@ -162,7 +162,7 @@ class Runs(lg.Handlers):
         return requests.forked(asked, newest, state)
 
     async def _thread(self, runtime: Any, thread_id: str, asked: requests.RunRequest) -> wire.Thread:
-        """Return the named thread, or create one: clients ask for it before its turn has begun."""
+        """Return the named thread, or create one, because clients ask for it before its turn has begun."""
         if not thread_id and (asked.decides or asked.rejects):
             raise Conflict("nothing waits on a new thread", where="command.resume", hint="name the thread")
         try:
@@ -192,7 +192,7 @@ class Runs(lg.Handlers):
         return str(done.interrupts[-1].turn_id)
 
     async def reject_all(self, runtime: Any, thread_id: str, run: Mapping[str, Any]) -> str:
-        """Reject a thread's pending approvals; return the turn that asked last. Raises Conflict if none is pending."""
+        """Reject a thread's pending approvals. Return the turn that asked last. Raises Conflict if none is pending."""
         waiting = await self._api.asked(runtime, thread_id)
         if not waiting:
             raise Conflict(
@@ -235,7 +235,7 @@ class Runs(lg.Handlers):
 
     @staticmethod
     async def _taken(runtime: Any, turn_id: str) -> wire.Turn | None:
-        """Return a turn, also one that has not begun; None if there is none."""
+        """Return a turn, even one that has not begun. None if there is none."""
         try:
             found: wire.Turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=turn_id))
         except NotFound:
@@ -243,12 +243,12 @@ class Runs(lg.Handlers):
         return found
 
     async def _taking_over(self, runtime: Any, thread: wire.Thread, asked: requests.RunRequest) -> requests.RunRequest:
-        """Cancel the runs of a thread that are not over, and return the request that takes their place.
+        """Cancel the runs of a thread that are not over, and return the request that replaces them.
 
-        To roll back, the returned request begins at the state before these runs. What their tools did stays done.
+        If the runs are rolled back, the returned request begins at the state before them. Their tools' effects stay.
 
         Raises:
-            Conflict: a run waits for a person; only a decision ends that.
+            Conflict: a run waits for a person, and only a decision ends that.
         """
         queued = await runtime.ListWaitingRuns(wire.ListWaitingRunsRequest(thread_id=thread.thread_id))
         begun = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread.thread_id, limit=200))
@@ -268,15 +268,15 @@ class Runs(lg.Handlers):
         listed = wire.ListStatesRequest(thread_id=thread.thread_id, limit=lg.MOST_LISTED)
         states = [json.loads(text) for text in (await runtime.ListStates(listed)).states_json]
         theirs = [state for state in states if (state["metadata"] or {}).get("run_id") in over]
-        if not theirs:  # they saved nothing
+        if not theirs:  # these runs saved nothing
             return asked
-        first = theirs[-1]  # on a new thread it is an input, which another input replaces
+        first = theirs[-1]  # on a new thread, it is an input that another input replaces
         return replace(
             asked, run={**asked.run, "checkpoint_id": first["parent_checkpoint_id"] or first["checkpoint_id"]}
         )
 
     async def _until_over(self, runtime: Any, thread_id: str, turn_id: str) -> lg.Followed:
-        """Wait until a turn is over, or waits for a person. Return it with its last status."""
+        """Wait until a turn is over or waits for a person. Return it with its last status."""
         followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, turn_id)
         async with aclosing(followed.changes()) as changes:
             async for _ in changes:
@@ -285,10 +285,10 @@ class Runs(lg.Handlers):
         return followed
 
     async def write(self, who: Who, runtime: Any, thread: wire.Thread, body: dict[str, Any], key: str) -> None:
-        """Write values into a thread's state, in a turn of its own.
+        """Write values to a thread's state, in a separate turn.
 
         Raises:
-            Conflict: a turn of the thread runs, or waits.
+            Conflict: a turn of the thread is running or waiting.
             InvalidInput: the thread has no graph yet, or the graph does not accept the values.
         """
         asked = requests.read_write(body)
@@ -307,13 +307,13 @@ class Runs(lg.Handlers):
         return who, runtime, *await self.start(who, runtime, thread_id, await lg.read_body(request), key)
 
     async def _following(self, runtime: Any, started: Started, *, resumed: bool = False) -> lg.Followed:
-        """Return the run as it is followed. If the run begins later, wait until it begins, or is cancelled."""
+        """Return the run to follow. If the run begins later, wait until it begins, or is cancelled."""
         clock, turn, away = self._api.gateway.clock, wire.Turn(turn_id=started.turn_id), 0
         while LATER.fullmatch(turn.turn_id) and turn.status not in FINISHED:
             await clock.sleep(lg.AWAY_S)
             try:
                 turn, away = await self._find(runtime, started.turn_id), 0
-            except Unreachable:  # a daemon that starts again answers again
+            except Unreachable:  # a daemon that was restarted answers again
                 away += 1
                 if away > lg.LONGEST_AWAY:
                     raise
@@ -336,7 +336,7 @@ class Runs(lg.Handlers):
         return run
 
     async def batch(self, request: Request) -> Response:
-        """Start several runs. If one is refused, those before it are already started."""
+        """Start several runs. If one run is refused, the runs before it are already started."""
         who, runtime = self._api.asks(request, Scope.WORK)
         bodies = await lg.read_json(request)
         if not isinstance(bodies, list) or not all(isinstance(one, dict) for one in bodies):
@@ -358,7 +358,7 @@ class Runs(lg.Handlers):
         return self._api.event_stream(told, started.headers(f"/stream?{modes}") | not_streamed(asked.modes, inner))
 
     async def join_stream(self, request: Request) -> Any:
-        """Stream a run's events until it is over or waits; to a client that reconnects, also the current state.
+        """Stream a run's events until it is over or waits. To a client that reconnects, first send the current state.
 
         A client that names no modes gets those of the run's newest request, as a page does after a reload.
         """
@@ -376,7 +376,7 @@ class Runs(lg.Handlers):
     async def _events(
         self, who: Who, runtime: Any, started: Started, events: RunStream, *, resumed: bool, skips: bool | str = False
     ) -> AsyncIterator[bytes]:
-        """Yield a run's events; `skips` is True to send only the state at its end, or a mode that is left out."""
+        """Yield a run's events. If `skips`, send only the state at its end; a mode is left out."""
         yield written(events.begin())
         followed = await self._following(runtime, started, resumed=resumed)
         async with aclosing(followed.changes()) as changes:
@@ -393,19 +393,19 @@ class Runs(lg.Handlers):
         return [*events.waiting(asked), *events.values(await self._api.values(runtime, thread_id, asked))]
 
     async def wait(self, request: Request) -> Any:
-        """Start a run and answer with the thread's values once it is over or waits."""
+        """Start a run, and answer with the thread's values when the run is over or waits."""
         self._api.need_room(request)
         who, runtime, started, asked = await self._started(request)
         return self._values(who, runtime, started, resumed=asked.decides or asked.rejects)
 
     async def join(self, request: Request) -> Any:
-        """Answer with the thread's values once a run is over or waits."""
+        """Answer with the thread's values when a run is over or waits."""
         who, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
         return self._values(who, runtime, Started(turn.thread_id, turn.turn_id, ""))
 
     def _values(self, who: Who, runtime: Any, started: Started, *, resumed: bool = False) -> Any:
-        """Answer with the values. Until they are ready, send spaces to keep the connection open."""
+        """Answer with the values. Until they are available, send spaces to keep the connection open."""
 
         async def values() -> AsyncIterator[bytes]:
             followed = await self._following(runtime, started, resumed=resumed)
@@ -430,7 +430,7 @@ class Runs(lg.Handlers):
         return turn
 
     async def get(self, request: Request) -> Response:
-        """Answer with a run; once it is over or waits, also with the values that `join` returns."""
+        """Answer with a run and, if it is over or waits, with the values that `join` returns."""
         who, runtime = self._api.asks(request)
         turn, select = await self._turn(runtime, request), request.query_params.getlist("select")
         (run,) = await self._api.runs(runtime, [turn], run_id=request.path_params["run_id"])
@@ -439,7 +439,7 @@ class Runs(lg.Handlers):
         return lg.reply(lg.selected(run, select))
 
     async def _output(self, who: Who, runtime: Any, turn: wire.Turn) -> Any:
-        """Return the values at a run's end or at its question; None if there are none, or they are no longer kept."""
+        """Return the values at a run's end or at its question. None if there are none or they are no longer stored."""
         if turn.status == "interrupted":
             asked = await self._api.seen(who, runtime, turn.thread_id)
             return await self._api.values(runtime, turn.thread_id, asked)
@@ -472,7 +472,7 @@ class Runs(lg.Handlers):
         return lg.reply([lg.selected(run, query.getlist("select")) for run in each], headers=headers)
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a run and answer with it; with `wait`, answer once it is over."""
+        """Cancel a run and answer with it. With `wait`, answer when it is over."""
         _, runtime = self._api.asks(request, Scope.WORK)
         self._check_action(request)
         await self._turn(runtime, request)
@@ -500,7 +500,7 @@ class Runs(lg.Handlers):
         return Response(status_code=204)
 
     async def cancel_all(self, runtime: Any, thread_id: str) -> None:
-        """Cancel every turn of a thread that is not over, also one that waits for a person."""
+        """Cancel every turn of a thread that is not over, even one that waits for a person."""
         page = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=200))
         for turn in (*await self._planned(runtime, thread_id), *page.turns):
             if turn.status not in FINISHED:
@@ -526,13 +526,13 @@ def _may_decide(who: Who) -> bool:
 
 
 def need_decide() -> None:
-    """Refuse a decision with a key that lacks the scope. Raises Denied."""
+    """Refuse a decision if the key lacks the scope. Raises Denied."""
     hint = "make another key: turnkeeper web keys make NAME --scope decide"
     raise Denied("this key may not decide", where="command.resume", hint=hint)
 
 
 def not_streamed(modes: Collection[str], subgraphs: bool) -> dict[str, str]:
-    """Return the header that names a requested mode of which nothing is sent. `lifecycle` is about subgraphs alone."""
+    """Return the header that names a requested mode for which nothing is sent. `lifecycle` is only about subgraphs."""
     return {"x-turnkeeper-not-streamed": "lifecycle"} if "lifecycle" in modes and not subgraphs else {}
 
 

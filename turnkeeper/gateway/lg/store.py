@@ -1,4 +1,4 @@
-"""Handlers of LangGraph's store, which is memory: an item is an entry in a namespace."""
+"""Handlers of LangGraph's store. The store is the memory, and an item is an entry in a namespace."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class Store(Handlers):
         try:
             return reply(item_of(await runtime.GetMemory(asked)))
         except NotFound:
-            return reply(None)  # as LangGraph's own server answers
+            return reply(None)  # the same answer as LangGraph's own server
 
     async def delete(self, request: Request) -> Response:
         _, runtime = self._api.asks(request, Scope.WORK)
@@ -69,7 +69,7 @@ class Store(Handlers):
         return Response(status_code=204)
 
     async def search(self, request: Request) -> Response:
-        """Answer with items of a namespace and its descendants; with a query, search by words."""
+        """Answer with items of a namespace and its descendants. With a query, search by words."""
         _, runtime = self._api.asks(request)
         body = await read_body(request)
         prefix, query = _labels(body.get("namespace_prefix") or [], "namespace_prefix", least=0), body.get("query")
@@ -110,7 +110,7 @@ def _labels(given: object, name: str, least: int = 1) -> list[str]:
 
 
 def item_of(entry: wire.MemoryEntry) -> dict[str, Any]:
-    """Return an entry as an item; its text becomes the value's `text`."""
+    """Return an entry as an item. Its text becomes the `text` of the value."""
     value = json.loads(entry.text) if entry.form == "json" else {"text": entry.text}
     return {
         "namespace": list(entry.namespace),

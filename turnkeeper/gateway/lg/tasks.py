@@ -19,7 +19,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _OURS = "assistants are declared in config.toml"
 _FIELDS = ("graph_id", "name", "description", "config", "context", "metadata")
-AWAY = 20  # attempts to reach a daemon that is away while it creates a task
+AWAY = 20  # attempts to reach a daemon that is unavailable while it creates a task
 
 
 class Assistants(lg.Handlers):
@@ -107,7 +107,7 @@ class Assistants(lg.Handlers):
         return lg.reply({"graph_id": name, **json.loads(described.schemas_json)})
 
     async def graph(self, request: Request) -> Response:
-        """Answer with a graph's nodes and edges; with `xray`, also those of its subgraphs."""
+        """Answer with a graph's nodes and edges. With `xray`, add those of its subgraphs."""
         given = request.query_params.get("xray", "").lower()
         depth = {"": 0, "false": 0, "true": -1}.get(given)
         _, described = await self._described(request, xray=lg.number(given, "xray", 0) if depth is None else depth)
@@ -122,7 +122,7 @@ class Assistants(lg.Handlers):
         return lg.reply({place: {"graph_id": name, **schemas} for place, schemas in found.items()})
 
     async def create(self, request: Request) -> Response:
-        """Make an assistant; answer with an existing one if the client allows it."""
+        """Make an assistant, or answer with an existing one if the client allows it."""
         _, runtime = self._api.asks(request, Scope.WORK)
         body = await lg.read_body(request)
         refuse_options(body, {*_FIELDS, "assistant_id", "if_exists"})
@@ -175,7 +175,6 @@ class Assistants(lg.Handlers):
         return lg.reply(_made(await self._put(runtime, given, await self._fields(runtime, body))))
 
     async def latest(self, request: Request) -> Response:
-        """Make an earlier version the current one."""
         runtime, given = await self._own(request)
         version = lg.number((await lg.read_body(request)).get("version"), "version", 0)
         if not version:
@@ -239,7 +238,7 @@ class Crons(lg.Handlers):
             body, thread_id=thread_id, channel=channel, graph=graph, name=f"cron-{id_[:12]}",
             category=self._api.gateway.settings.web.langgraph_category,
         )  # fmt: skip
-        spec.paused = body.get("enabled") is False  # paused from the start, not enabled first
+        spec.paused = body.get("enabled") is False  # pause it at the start, so that it is never enabled first
         try:
             task = await self._made(self._api.gateway.daemons(who), spec)
         except Unreachable:
@@ -248,7 +247,7 @@ class Crons(lg.Handlers):
         return lg.reply(self._shown(task))
 
     async def _made(self, runner: Any, spec: wire.TaskSpec) -> wire.Task:
-        """Create a task once, even if the daemon goes away before it has answered."""
+        """Create a task once, even if the daemon becomes unavailable before it answers."""
         for left in reversed(range(AWAY)):
             try:
                 task = await self._create(runner, spec)
@@ -278,7 +277,7 @@ class Crons(lg.Handlers):
             raise NotFound(f"no cron {cron_id[:80]!r}", hint="see: turnkeeper task list") from error
 
     async def update(self, request: Request) -> Response:
-        """Change a task, and whether it is enabled."""
+        """Change a task. Enable or disable it."""
         runtime, runner, task = await self._task(request, Scope.WORK)
         body = await self._api.completed(runtime, await lg.read_body(request))
         graph = None
@@ -302,7 +301,7 @@ class Crons(lg.Handlers):
         return found  # type: ignore[no-any-return]
 
     async def delete(self, request: Request) -> Response:
-        """Delete a task; for a day, a command can restore it."""
+        """Delete a task. For a day, a command can restore it."""
         _, runner, task = await self._task(request, Scope.WORK)
         await runner.DeleteTask(wire.DeleteTaskRequest(name=task.id))
         return Response(status_code=204)

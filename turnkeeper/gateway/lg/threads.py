@@ -27,8 +27,8 @@ _SEARCH = frozenset({"metadata", "status", "ids", "limit", "offset", "sort_by", 
 _STATUSES = ("idle", "busy", "interrupted", "error")
 _THREAD_MODES = frozenset({"run_modes", "lifecycle", "state_update"})
 SETTLE_S = 0.25
-MOST_SUBSCRIPTIONS = 16  # of one WebSocket
-DELETES = 100  # attempts to withdraw a thread whose turns were cancelled
+MOST_SUBSCRIPTIONS = 16  # most subscriptions of one WebSocket
+DELETES = 100  # attempts to withdraw a thread after its turns were cancelled
 _KEPT = "a thread's record is kept, and is not written over HTTP"
 
 
@@ -62,7 +62,7 @@ class Threads:
         return [socket, *routes]
 
     async def create(self, request: Request) -> Response:
-        """Create a thread, or answer with the existing one if the client allows it."""
+        """Create a thread, or answer with an existing one if the client allows it."""
         who, runtime = self._api.asks(request, Scope.WORK)
         body = await lg.read_body(request)
         refuse_options(body, _CREATE)
@@ -162,7 +162,7 @@ class Threads:
         return lg.reply(await self._state(request, **{name: wanted[name] for name in known if wanted.get(name)}))
 
     async def history(self, request: Request) -> Response:
-        """Answer with the kept states of a thread, newest first."""
+        """Answer with the stored states of a thread, newest first."""
         who, runtime = self._api.asks(request)
         body = await lg.read_body(request) if request.method == "POST" else dict(request.query_params)
         before, limit = body.get("before"), lg.number(body.get("limit"), "limit", 10)
@@ -181,9 +181,9 @@ class Threads:
         return lg.reply([lg.selected(state, body.get("select")) for state in found])
 
     async def write_state(self, request: Request) -> Response:
-        """Write values into a thread's state; without values, answer with the state.
+        """Write values to a thread's state. Without values, answer with the state.
 
-        Or reject the pending approvals, as agent-inbox asks.
+        Or reject the pending approvals, if agent-inbox asks for this.
         """
         who, runtime = self._api.asks(request, Scope.WORK)
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
@@ -198,7 +198,7 @@ class Threads:
         return lg.reply({"checkpoint": (await self._api.state(runtime, thread_id))["checkpoint"]})
 
     async def delete(self, request: Request) -> Response:
-        """Cancel the thread's turns, then withdraw it: its conversation stays until the home's owner erases it."""
+        """Cancel the thread's turns, then withdraw the thread. Its conversation stays until the owner erases it."""
         _, runtime = self._api.asks(request, Scope.WORK)
         thread_id = request.path_params["thread_id"]
         await self._api.thread(runtime, thread_id)
@@ -214,7 +214,7 @@ class Threads:
         return Response(status_code=204)
 
     async def copy(self, request: Request) -> Response:
-        """Create a thread with the metadata of another one that has no state."""
+        """Create a thread with the metadata of another thread that has no state."""
         who, runtime = self._api.asks(request, Scope.WORK)
         thread = await self._api.thread(runtime, request.path_params["thread_id"])
         if thread.turns:
@@ -298,7 +298,7 @@ class Threads:
         return {"run_id": started.turn_id, "thread_id": started.thread_id}
 
     async def _answer(self, runtime: Any, thread_id: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a plain value as the answer to the only question of a waiting thread, as RemoteGraph resumes."""
+        """Return a plain value as the answer to the only question of a waiting thread, for RemoteGraph."""
         asked = await self._api.asked(runtime, thread_id)
         if len(asked) != 1:
             return body
@@ -342,7 +342,7 @@ class Threads:
             await asyncio.gather(*following, return_exceptions=True)
 
     async def _take(self, socket: WebSocket, text: str, following: set[asyncio.Task[None]]) -> None:
-        """Answer one command; begin to follow the thread if it subscribes. A refusal is also an answer."""
+        """Answer one command. Begin to follow the thread if the client subscribes. A refusal is also an answer."""
         thread_id, body = socket.path_params["thread_id"], dict[str, Any]()
         try:
             given = lg.parsed(text)
@@ -393,7 +393,7 @@ async def _encoded(events: AsyncGenerator[dict[str, Any]]) -> AsyncIterator[byte
 
 
 async def _followed(socket: WebSocket, events: AsyncGenerator[dict[str, Any]]) -> None:
-    """Send the events of a subscription. Close the socket if the runtime is gone or the client does not read."""
+    """Send the events of a subscription. Close the socket if the runtime is gone or if the client does not read."""
     async with aclosing(events):
         try:
             async for one in events:

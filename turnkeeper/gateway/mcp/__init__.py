@@ -12,8 +12,8 @@ from turnkeeper.errors import InvalidInput
 def mcp() -> None:
     """Serve an MCP client, such as Claude Code or Cursor, on stdin and stdout.
 
-    The client starts this command itself, from its configuration. It can schedule work, inspect it and talk to your
-    agent. It makes no decisions: approvals wait for you.
+    The client starts this command itself, from its configuration. It can schedule work, inspect work, and talk to your
+    agent. It makes no decisions, because approvals wait for you.
 
     Example: turnkeeper mcp
     """

@@ -1,4 +1,4 @@
-"""The caller of a tool, its permissions, and the daemons that the tool asks."""
+"""The caller of a tool, its permissions, and the daemons that the tool calls."""
 
 import asyncio
 import re
@@ -19,17 +19,17 @@ from turnkeeper.times import format_duration
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
-MADE_BY = "mcp"  # key of the tag that holds the client that created a task
+MADE_BY = "mcp"  # key of the tag with the client that created a task
 _PROGRAM = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 64
 QUEUED, AWAY = "queued", "not known while agent-runtime is away"
 UNDER_WAY = frozenset({QUEUED, AWAY, "accepted", "kept", "running"})
-_LOOKED_AT = 20  # next times of a task that are searched for the shortest gap
+_LOOKED_AT = 20  # next times of a task in which the shortest gap is searched
 _BEAT_S = 5.0  # seconds between progress reports while a tool waits
 
 
 def program_of(name: str) -> str:
-    """Convert a client's name for itself to a valid program name.
+    """Convert the name that a client gives itself to a valid program name.
 
     >>> program_of("Claude Code (CLI)"), program_of("../x"), program_of("")
     ('Claude-Code-CLI', 'x', 'mcp-client')
@@ -46,7 +46,7 @@ def caller_of(ctx: Any) -> Who:
 
 
 def owner_of(caller: Who) -> str:
-    """Return the tag of the tasks that a client creates; unique to its program and its key."""
+    """Return the tag of the tasks that a client creates. It is unique to the client's program and key."""
     return ":".join(filter(None, (caller.program, caller.key)))
 
 
@@ -108,14 +108,14 @@ class Desk:
         return task
 
     async def turn(self, turn_id: str, via: str) -> Any:
-        """Return a turn; if it is not recorded yet, one with the status `queued`."""
+        """Return a turn. If the turn is not recorded yet, its status is `queued`."""
         try:
             return await self.call(runtime.GetTurnRequest(turn_id=turn_id), via)
         except NotFound:
             return runtime.Turn(turn_id=turn_id, status=QUEUED)
 
     async def wait(self, turn_id: str, wait_s: float, via: str, beat: Callable[[float, str], Awaitable[None]]) -> Any:
-        """Return a turn when it ends, when it waits for the person, or after `wait_s` seconds in its current state.
+        """Return a turn when it ends or waits for the person, or after `wait_s` seconds in its current state.
 
         Args:
             beat: called every few seconds with the seconds waited and the turn's status.

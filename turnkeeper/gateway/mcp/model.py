@@ -1,6 +1,6 @@
-"""Arguments and answers of the tools: schedules in a model's form, and the daemons' messages in a readable form.
+"""Arguments and answers of the tools: schedules in the form for a model, and the daemons' messages in a readable form.
 
-Texts of agents, tools and pages appear only inside JSON strings: no text can end its quotation.
+Texts of agents, tools and pages appear only inside JSON strings, so no text can end its quotation.
 """
 
 import re
@@ -50,12 +50,11 @@ class When(BaseModel):
         return self
 
     def fields(self) -> dict[str, str]:
-        """Return the `TaskSpec` field that it sets."""
         return {name.rstrip("_"): value for name, value in self if value}
 
 
 class View(BaseModel):
-    """The shown part of a daemon's message. A part of a message that has a view of its own is shown by that view."""
+    """The shown part of a daemon's message. A part of a message that has its own view is shown by that view."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -66,13 +65,13 @@ class View(BaseModel):
 
 
 class Answer(View):
-    """The answer of a tool: a sentence by Turnkeeper, then values."""
+    """The answer of a tool: a sentence by Turnkeeper, and then values."""
 
     summary: str
 
 
 class Quoting(Answer):
-    """An answer with texts of others."""
+    """An answer that contains texts of others."""
 
     quotes: str = QUOTES
 
@@ -173,7 +172,7 @@ class TaskCreated(Answer):
 
 @_shows(runner.ListTasksResponse, "summary quotes tasks total decisions_waiting")
 class TaskList(Quoting):
-    """Tasks, and the number of questions that wait for the person, of all tasks."""
+    """Tasks, and the number of questions of all tasks that wait for the person."""
 
 
 @_shows(runner.ListFiresResponse, "summary quotes task fires")
@@ -191,7 +190,7 @@ class TaskChanged(Answer):
 
 
 class TaskControlled(Answer):
-    """A task after a control action; after run, with the fire."""
+    """A task after a control action. After run, also the fire."""
 
     task: TaskView
     fire: FireView | None = None
@@ -214,7 +213,7 @@ class Previewed(Answer):
     "summary quotes turn_id thread_id channel status started_at ended_at error reply interrupts duplicate",
 )
 class TurnShown(Quoting):
-    """The current state of a turn: the agent's last message, and the approvals that the person is asked for."""
+    """The current state of a turn: the agent's last message, and the approvals that the person must decide."""
 
     reply: Text = ""
     interrupts: list[ApprovalView] = []
@@ -274,7 +273,7 @@ _COMMAND = re.compile(rf"turnkeeper ({'|'.join(_TOOLS_FOR)})\b")
 
 
 def naming_tools(error: str) -> str:
-    """Return an error with tools in place of the commands that do the same. Other commands are the person's.
+    """Return an error that names tools instead of the commands that do the same. Other commands are for the person.
 
     >>> naming_tools("there is no task 'x'; list them with: turnkeeper task list")
     "there is no task 'x'; list them with: task_list"
@@ -286,7 +285,7 @@ def naming_tools(error: str) -> str:
 
 
 def view(kind: type[Kind], message: Message, **more: Any) -> Kind:
-    """Convert a daemon's message to one of the kinds above; fields in `more` replace its own."""
+    """Convert a daemon's message to one of the kinds above. Fields in `more` replace its own fields."""
     return kind.model_validate({**MessageToDict(message, preserving_proto_field_name=True), **more})
 
 

@@ -1,6 +1,6 @@
 """The MCP server: tools, resources and prompts over the two daemons, for any transport.
 
-Change notifications are hints: a client that missed one can read the resource again.
+Change notifications are hints. A client that missed one can read the resource again.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ TASKS, INBOX, CONVERSATIONS = "turnkeeper://tasks", "turnkeeper://inbox", "turnk
 VIA = "turnkeeper/mcp"
 MOST_SUBSCRIBED = 100  # per connection
 _SLOWEST_S = 5.0
-_AGAIN_S = 1.0  # seconds between attempts to follow a daemon that is away
+_AGAIN_S = 1.0  # seconds between attempts to follow a daemon that is unavailable
 _NO_QUESTION = frozenset({runtime.TurnEvent.STARTED, runtime.TurnEvent.HELD})
 Publish = Callable[[str], Awaitable[None]]
 INSTRUCTIONS = f"""\
@@ -84,11 +84,11 @@ class Subscribers:
 
 
 class Server(MCPServer[Desk]):
-    """An MCP server whose errors give advice, and whose tools refuse unknown arguments."""
+    """An MCP server that gives advice in its errors, and has tools that refuse unknown arguments."""
 
     @property
     def inner(self) -> LowLevelServer[Desk]:
-        """The wrapped server: the SDK's transports need it, and only it supports subscriptions of the 2025 protocol."""
+        """The wrapped server. The SDK's transports need it, and only it supports subscriptions of the 2025 protocol."""
         return self._lowlevel_server
 
     async def call_tool(
@@ -146,12 +146,12 @@ class Server(MCPServer[Desk]):
 
 
 def _refusal(why: str) -> MCPError:
-    """Return an error that is sent to the client but, unlike a handler's other exceptions, not logged."""
+    """Return an error that is sent to the client and, unlike a handler's other exceptions, is not logged."""
     return MCPError(mcp_types.INVALID_PARAMS, why)
 
 
 def _explained(error: exceptions.ToolError) -> exceptions.ToolError:
-    """Rephrase a tool's error in our words; keep its cause."""
+    """Return a tool's error in our words. Keep its cause."""
     cause = error.__cause__
     if isinstance(cause, TurnkeeperError):
         return exceptions.ToolError(model.naming_tools(str(cause)))
@@ -162,7 +162,7 @@ def _explained(error: exceptions.ToolError) -> exceptions.ToolError:
 
 
 def make_server(desk: Desk) -> tuple[Server, Subscribers]:
-    """Return a server for one home, and its subscribers, whom :func:`following` notifies."""
+    """Return a server for one home, and its subscribers, which :func:`following` notifies."""
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[Desk]:
@@ -254,7 +254,7 @@ def _add_prompts(server: Server) -> None:
 
 @asynccontextmanager
 async def following(desk: Desk, publish: Publish) -> AsyncIterator[None]:
-    """During the block, publish changes and wake tools that wait for a turn. A daemon may be away meanwhile."""
+    """During the block, publish changes and wake tools that wait for a turn. A daemon may be unavailable meanwhile."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_keep(desk, one, publish)) for one in (_follow_tasks, _follow_turns)]
         try:

@@ -377,7 +377,7 @@ _LEFT_OUT_OF_ANSWERS = frozenset({"title", "default", "description", "$defs", "$
 
 
 def tools() -> list[Tool]:
-    """Return the tools; each refuses unknown arguments. Their schemas are short, because a model reads them all."""
+    """Return the tools. Each refuses unknown arguments. Their schemas are short, because a model reads all of them."""
     found = [Tool.from_function(function, annotations=hints) for function, hints, _ in _TOOLS]
     for tool in found:
         tool.parameters = {**_short(tool.parameters, _SAID_BY_NAMES), "additionalProperties": False}

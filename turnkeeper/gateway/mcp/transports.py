@@ -1,6 +1,6 @@
 """Transports of the MCP server: stdin and stdout, as a child of its client, and streamable HTTP.
 
-Over HTTP, the key that the door identified is the caller, and a session belongs to its key.
+Over HTTP, the caller is the key that the door identified, and a session belongs to its key.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ async def _serve(home: Home) -> None:
 
 
 class App:
-    """The ASGI application: each request counts as a stream until it is answered."""
+    """The ASGI application. Each request counts as a stream until it is answered."""
 
     def __init__(self, manager: StreamableHTTPSessionManager, streams: Streams) -> None:
         self._manager, self._streams = manager, streams
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request; answer 429 if there are too many."""
+        """Answer one request, or answer 429 if there are too many."""
         who: Who = scope["who"]
         name = self._streams.enter(who)
         if name is None:
@@ -73,7 +73,7 @@ def surface(gateway: Gateway) -> Offered:
         clock=gateway.clock,
     )
     server, subscribers = make_server(desk)
-    # The door has already checked Host and Origin, and limits bodies.
+    # The door has already checked Host and Origin, and it limits bodies.
     manager = StreamableHTTPSessionManager(server.inner, max_sessions=MOST_SESSIONS)
 
     @asynccontextmanager

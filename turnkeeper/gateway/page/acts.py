@@ -82,7 +82,7 @@ class Acts:
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def decide_several(self, request: Request) -> Response:
-        """Accept or reject each of the ticked proposals, and report how many were decided."""
+        """Accept or reject each selected proposal, and report how many were decided."""
         form = request.scope["form"]
         does, ids = form.get("do", ""), [key.removeprefix("pick-") for key in form if key.startswith("pick-")]
         titles, text = [form[f"pick-{id_}"] for id_ in ids], form.get(form.get("do", ""), "").strip()
@@ -101,7 +101,7 @@ class Acts:
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def _settle(self, fate: "Fate", note: Note) -> bool:
-        """Write the outcome of a decision into its note. Return False while the outcome is unknown."""
+        """Write the outcome of a decision to its note. Return False while the outcome is unknown."""
         try:
             listed = await self._shell.answers.ask_within(_LISTS[fate.kind](all=True), READ_S)
         except TurnkeeperError:
@@ -169,7 +169,7 @@ class Acts:
         return await self._act(request, message(**fields), f"{name} {said}", "/ui/tasks", undo)
 
     def _until(self, form: Mapping[str, str]) -> str:
-        """Return the end of a pause: the typed time, or else the selected choice; empty for no end."""
+        """Return the end of a pause: the typed time, or else the selected choice. Empty for no end."""
         now = self._now_in(form.get("zone", ""))
         return form.get("until") or (written_time(form["for"], now) if form.get("for") else "")
 
@@ -177,10 +177,10 @@ class Acts:
         return shown_in(self._shell.gateway.clock.now(), zone_of(zone))
 
     async def create(self, request: Request) -> Response:
-        """Preview a new task with its next times, or create it."""
+        """Show a preview of a new task with its next times, or create the task."""
         form = request.scope["form"]
         given, saves = {key: form.get(key, "") for key in views.NEW}, form.get("do") == "save"
-        who, unsaid = need(request, Scope.WORK), {"name": "new-task"}  # for a preview while one types
+        who, unsaid = need(request, Scope.WORK), {"name": "new-task"}  # for a preview while the person types
         unsaid |= {} if given["input_json"].strip() else {"prompt": "…"}
         filled = given if saves else {key: given[key].strip() or unsaid.get(key, "") for key in given}
         try:
@@ -198,7 +198,7 @@ class Acts:
         return self._shell.back(request, f"{answer.task.spec.name} is created", path)
 
     async def edit(self, request: Request) -> Response:
-        """Preview the old and new times of a change, then save it if the task has not been changed meanwhile."""
+        """Show the old and new times of a change, or save the change if the task has not changed meanwhile."""
         form, name = request.scope["form"], request.path_params["name"]
         who = need(request, Scope.WORK)
         task = await self._ask(who, schedules.GetTaskRequest(name=name))
@@ -231,7 +231,7 @@ class Acts:
     async def _act(
         self, request: Request, asked: Message, told: str | Callable[[Any], str], default: str, undo: str = ""
     ) -> Response:
-        """Ask a daemon for a change; return to the page, and report the change with the text of `told`."""
+        """Ask a daemon for a change. Return to the page, and report the change with the text of `told`."""
         try:
             answer = await self._ask(need(request, Scope.WORK), asked)
         except Unsure as error:
@@ -248,7 +248,7 @@ class Acts:
         return self._shell.back(request, said, default, undo=undo)
 
     async def log_in(self, request: Request) -> Response:
-        """Open a session for a one-time token, at turnkeeper.localhost only unless the token says otherwise."""
+        """Open a session for a one-time token, only at turnkeeper.localhost unless the token says otherwise."""
         gateway, host = self._shell.gateway, request.headers["host"].rpartition(":")[0]
         try:
             cookie = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
@@ -285,7 +285,7 @@ class Acts:
 
 
 class Unsure(Unreachable):
-    """The error that a daemon did not answer a change in time; `sent` is the call, which may still be answered."""
+    """The error that a daemon did not confirm a change in time. `sent` is the call, which may still be answered."""
 
     def __init__(self, daemon: str, sent: "asyncio.Future[Any]") -> None:
         super().__init__(f"{daemon} did not answer within {ACT_S:.0f} seconds")
@@ -299,7 +299,7 @@ class Fate:
     Attributes:
         via: the author's identity, as the runtime records it.
         about: the subject of the decision in one line.
-        said: the note on the decision if it was recorded.
+        said: the note for a recorded decision.
         sent: the call, which may still be answered.
     """
 
@@ -317,7 +317,7 @@ def _waits(one: Any) -> bool:
 
 
 def told(fate: Fate, found: Any) -> tuple[str, str]:
-    """Return the tone and text of the note about a decision. `found` is the subject of the decision; None if gone."""
+    """Return the tone and text of the note about a decision. `found` is the decision's subject; None if gone."""
     if found is None:
         return "bad", f"Your decision was not recorded: this no longer exists: {fate.about}"
     if _waits(found):
@@ -330,7 +330,7 @@ def told(fate: Fate, found: Any) -> tuple[str, str]:
 
 
 def decided(kind: str, does: str, about: str, text: str) -> str:
-    """Describe a decision: its kind and subject, the reason or answer that was given, and its effect."""
+    """Describe a decision: its kind and subject, its reason or answer, and its effect."""
     ours = kind == "interrupt"
     done = "Accepted" if does == "approve" and not ours else _DONE[does]
     counts = does in {"reject", "answer"} or not ours

@@ -1,8 +1,8 @@
-"""Live updates of open pages: one follower of each daemon for the whole gateway, one stream per tab.
+"""Live updates of open pages: one follower of each daemon for the whole gateway, and one stream for each tab.
 
-A stream says which kinds of things changed, at most once a second, and less often if many tabs are open. The tab then
-requests its page again: nothing is replayed, and a missed hint does no harm. A tab with an open conversation also
-receives its turns as they change, and the text of running turns.
+A stream says which kinds of objects changed, at most once a second, and less often if many tabs are open. The tab then
+requests its page again. Nothing is replayed, so a missed hint does no harm. A tab with an open conversation also
+receives its turns when they change, and the text of running turns.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 
 CHANGED, TURN, SPEECH = "changed", "turn", "speech"
 BEAT, BEAT_S = event("", name="beat"), 1.0  # sent if there is nothing else, so that a tab notices a gateway that hangs
-SETTLE_S = 0.5  # from a change to its hint, so that further changes join it and due fires are sent first
+SETTLE_S = 0.5  # from a change to its hint, so that later changes join it and due fires are sent first
 REST_S = 1.0  # between two hints to all tabs
-TABS_A_SECOND = 5  # tabs that reload
-AGAIN_S = 2.0  # before the next attempt to reach a daemon that is away
-PROBE_S = 1.0  # between two probes of a daemon: the streams of a hanging daemon do not end
-_PROBES = (agents.ListCategoriesRequest(), schedules.GetStatusRequest())  # cheap, one for each daemon
+TABS_A_SECOND = 5  # tabs that reload at a time
+AGAIN_S = 2.0  # before the next attempt to reach a daemon that is unavailable
+PROBE_S = 1.0  # between two probes of a daemon, because the streams of a daemon that hangs do not end
+_PROBES = (agents.ListCategoriesRequest(), schedules.GetStatusRequest())  # cheap requests, one for each daemon
 _EVERYTHING = ("tasks", "turns", "machines")
 LOOK_S = 5.0  # between two checks of the machines that share the store
 SHOWN_TURNS = 10
@@ -49,7 +49,7 @@ class Reader:
         self.news = asyncio.Event()
 
     def tell(self, topics: Iterable[str]) -> None:
-        """Record that things of these kinds changed."""
+        """Record that objects of these kinds changed."""
         self._topics |= {*topics}
         self.news.set()
 
@@ -92,7 +92,7 @@ class Changes:
                 await asyncio.gather(*ending, return_exceptions=True)
 
     async def _follow(self, topic: str, part: Callable[[], AsyncIterator[None]]) -> None:
-        """Follow one daemon until cancelled. Whenever its stream ends, report its topic as changed."""
+        """Follow one daemon until cancelled. When its stream ends, report its topic as changed."""
         while True:
             with suppress(TurnkeeperError):
                 async for _ in part():

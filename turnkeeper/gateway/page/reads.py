@@ -22,10 +22,10 @@ MOST_FIRES = 50
 MOST_OF_TIMELINE = 1000
 MOST_LANES = 60
 MOST_SAID = 5
-MOST_READ = 50  # turns among which the newest with a summary are shown
-DAYS = (14, 30, 90)  # that the page of tokens shows
+MOST_READ = 50  # turns that are searched for the newest ones with a summary
+DAYS = (14, 30, 90)  # days on the page of tokens
 NEXT = 10
-SPANS = {  # the time that a timeline shows before and after now
+SPANS = {  # the time before and after now in a timeline
     "1m": (timedelta(seconds=45), timedelta(seconds=15)),
     "10m": (timedelta(minutes=8), timedelta(minutes=2)),
     "1h": (timedelta(minutes=45), timedelta(minutes=15)),
@@ -62,14 +62,14 @@ class Reads:
         )  # fmt: skip
 
     async def _stored(self, read: Awaitable[Any]) -> tuple[Any, str]:
-        """Return the answer of a store, or else an empty list and the reason why it cannot be read."""
+        """Return the answer of a store, or else an empty list and the reason why the store cannot be read."""
         try:
             return await read, ""
         except TurnkeeperError as error:
             return [], str(error)
 
     async def machines(self, request: Request) -> Response:
-        """Show the daemons and, if several machines share the store, each of them and the queue."""
+        """Show the daemons and, if several machines share the store, each machine and the queue."""
         runner = await self._ask(schedules.GetStatusRequest())
         shared, problem = await self._stored(self._shell.answers.cluster())
         nodes: Any = import_module("turnkeeper.storage.nodes") if shared else None
@@ -154,7 +154,7 @@ class Reads:
         )  # fmt: skip
 
     async def tasks(self, request: Request, *, loops: bool) -> Response:
-        """Show the tasks that match the query; with `loops`, only loops, otherwise only other tasks."""
+        """Show the tasks that match the query: with `loops` only loops, otherwise only other tasks."""
         query = query_of(request, "state", "channel", "q")
         found, (runs, _) = await asyncio.gather(
             self._ask(schedules.ListTasksRequest()), self._stored(self._shell.answers.runs())
@@ -186,7 +186,7 @@ class Reads:
         return await self._shell.page(request, template, status, **{**about, **more})
 
     async def new(self, request: Request, *, status: int = 200, **more: Any) -> Response:
-        """Show the form of a new task, with its next times and its category's grants once it is filled in."""
+        """Show the form for a new task. After it is filled in, also show its next times and its category's grants."""
         found = (await self._ask(agents.ListCategoriesRequest())).categories
         usable = {one.name: one for one in found if not one.problem}
         about = {
@@ -205,7 +205,7 @@ class Reads:
         )
 
     async def timeline(self, request: Request) -> Response:
-        """Show past and planned fires of a span from a minute to a year; `move` shifts it by half spans."""
+        """Show past and planned fires of a period from a minute to a year. `move` shifts it by half its length."""
         times, chosen = self._shell.times(), query_of(request, "span", "move")
         name = chosen["span"] if chosen["span"] in SPANS else "24h"
         move = int(chosen["move"]) if re.fullmatch(r"-?\d{1,3}", chosen["move"], re.ASCII) else 0
@@ -231,7 +231,7 @@ class Reads:
         )  # fmt: skip
 
     async def _gone_wrong(self, begin: datetime, end: datetime) -> list[schedules.Fire]:
-        """Return the fires of a period that failed or were skipped, and the newest with any outcome, newest first."""
+        """Return the fires of a period that failed or were skipped, and the newest of any outcome, newest first."""
         wanted = [
             schedules.ListFiresRequest(outcome=outcome, limit=20)
             for outcome in ("failed", "rejected", "skipped", "cancelled")
@@ -242,7 +242,7 @@ class Reads:
         return sorted(found.values(), key=lambda fire: fire.nominal_at.ToNanoseconds(), reverse=True)
 
     async def knowledge(self, request: Request, *, kind: str) -> Response:
-        """Show the workspace's pages, one page, memory, or everything whose name has the words of the query."""
+        """Show the pages of the workspace, one page, the memory, or everything with a name that matches the query."""
         shown = dict[str, Any](pages=None, page=None, entries=None, found=None, q=query_of(request, "q")["q"])
         if kind == "pages":
             shown["pages"] = (await self._ask(agents.ListPagesRequest(tag=query_of(request, "tag")["tag"]))).pages
@@ -293,7 +293,7 @@ class Reads:
 
 
 def _between(asked: Any, begin: datetime, end: datetime) -> Any:
-    """Return a request limited to whole minutes, so that many tabs send the same request."""
+    """Return a request with times in whole minutes, so that many tabs send the same request."""
     getattr(asked, "from").FromDatetime(begin.replace(second=0, microsecond=0))
     asked.to.FromDatetime(end.replace(second=0, microsecond=0) + timedelta(minutes=1))
     return asked

@@ -1,4 +1,4 @@
-"""Rendering of pages: ask the daemons, note which daemon is away, and fill a template with the newest answers."""
+"""Rendering of pages: ask the daemons, note which daemon is unavailable, fill a template with the newest answers."""
 
 import asyncio
 from collections import OrderedDict
@@ -34,7 +34,7 @@ NOTE_S = 15.0
 FRESH_S = 1.0
 READ_S = 2.0  # seconds that a page waits for all of its answers
 AWAY_S = 0.1  # seconds that it waits for a daemon that did not answer before
-MOST_KEPT = 500  # answers that are kept for the time when their daemon is away
+MOST_KEPT = 500  # answers that are kept for times when their daemon is unavailable
 PROBES = (agents.ListChannelsRequest(), schedules.GetStatusRequest())  # one for each daemon; each page sends them
 
 
@@ -54,7 +54,7 @@ _CALLED = (  # functions that templates call by their names
 
 
 def environment() -> Environment:
-    """Return the template environment: it escapes each value, and an undefined name is an error."""
+    """Return the template environment. It escapes each value, and treats an undefined name as an error."""
     made = Environment(
         loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, auto_reload=False, finalize=text.printed,
@@ -74,7 +74,7 @@ class Silence:
 
     Attributes:
         since: when it first did not answer.
-        read_at: when the oldest of its earlier answers that the page shows was read; None if there is none.
+        read_at: the time of the oldest of its earlier answers on the page; None if there is none.
         is_partly_unknown: True if the page shows nothing for at least one request.
     """
 
@@ -84,22 +84,22 @@ class Silence:
 
 
 class Reading:
-    """The reads of one page: the time until which it waits for answers, and the daemons that did not answer."""
+    """The reads of a page: the time until which it waits for answers, and the daemons that did not answer."""
 
     def __init__(self, until: float) -> None:
         self.until, self.silent = until, dict[str, Silence]()
 
 
-_reading: ContextVar[Reading] = ContextVar("reading")  # each request has a context of its own
+_reading: ContextVar[Reading] = ContextVar("reading")  # each request has its own context
 
 
 class Answers:
-    """The daemons' answers: many tabs with the same request cost the daemons as much as one.
+    """The daemons' answers. Many tabs with the same request cost the daemons as much as one tab.
 
-    The newest answer to each request is kept, and is shown while its daemon is away.
+    The newest answer to each request is kept, and is shown while its daemon is unavailable.
 
     Attributes:
-        away: the daemons that did not answer when they were last asked, and since when.
+        away: the daemons that did not answer the last request, and since when.
         moved: called when a daemon stops answering or answers again.
     """
 
@@ -112,12 +112,12 @@ class Answers:
         self.moved: Callable[[], None] = lambda: None
 
     async def ask(self, request: Message) -> Any:
-        """Return the answer to a request; it may be up to a second old. Raises TurnkeeperError."""
+        """Return the answer to a request. The answer may be up to a second old. Raises TurnkeeperError."""
         key = (request.DESCRIPTOR.name, request.SerializeToString(deterministic=True))
         return await self._once(key, lambda: self._answer(request))
 
     async def ask_within(self, request: Message, wait_s: float) -> Any:
-        """Return the answer to a request, or raise Unreachable after `wait_s`; sooner if its daemon is away."""
+        """Return the answer to a request, or raise Unreachable after `wait_s`, sooner if its daemon is unavailable."""
         daemon = daemon_of(request)
         try:
             async with asyncio.timeout(AWAY_S if daemon in self.away else max(wait_s, AWAY_S)):
@@ -127,7 +127,7 @@ class Answers:
             raise Unreachable(f"{daemon} does not answer in time") from None
 
     async def _answer(self, request: Message) -> Any:
-        """Ask a daemon, and keep its answer even if the page that asked waits no longer."""
+        """Ask a daemon, and keep its answer even if the page no longer waits."""
         try:
             answer = await self._daemons.ask(request)
         except TurnkeeperError as error:
@@ -142,7 +142,7 @@ class Answers:
         return answer
 
     def kept(self, request: Message) -> tuple[datetime, Any] | None:
-        """Return the newest answer to a request with its time; None if it was never answered."""
+        """Return the newest answer to a request with its time, or None if there never was an answer."""
         return self._kept.get(_kept_as(request))
 
     def note(self, daemon: str, *, is_away: bool) -> None:
@@ -152,14 +152,14 @@ class Answers:
             self.moved()
 
     async def cluster(self) -> Any:
-        """Return the state of the shared database; None if this machine has its own. Raises TurnkeeperError."""
+        """Return the state of the shared database. None if this machine has its own store. Raises TurnkeeperError."""
         if not (url := self._gateway.settings.store.shared_url):
             return None
-        nodes = import_module("turnkeeper.storage.nodes")  # imported here: no other home needs it
+        nodes = import_module("turnkeeper.storage.nodes")  # import it here, because no other home needs it
         return await self._stored("machines", lambda: nodes.read_cluster(url))
 
     async def outages(self) -> list[stores.Outage]:
-        """Return the periods in which a daemon was away, also those that still last. Raises TurnkeeperError."""
+        """Return the periods in which a daemon was unavailable, including present ones. Raises TurnkeeperError."""
         settings, now = self._gateway.settings.store, self._gateway.clock.now
         recorded = await self._stored(
             "outages", partial(stores.outages, self._gateway.home, settings.shared_url, now())
@@ -167,7 +167,7 @@ class Answers:
         return [*recorded, *(stores.Outage(name, "does not answer", since, now()) for name, since in self.away.items())]
 
     async def spent(self, since: datetime) -> list[stores.Spent]:
-        """Return the tokens of turns since then, by day and task. Raises TurnkeeperError."""
+        """Return the tokens of turns from this time on, by day and task. Raises TurnkeeperError."""
         url = self._gateway.settings.store.shared_url
         return list(await self._stored(f"spent {since}", partial(stores.spent, self._gateway.home, url, since)))
 
@@ -200,7 +200,7 @@ class Answers:
         }
         if key not in self._asked:
             task = asyncio.ensure_future(ask())
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all who asked may have left
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all who asked may have closed
             self._asked[key] = (now, task)
         return await asyncio.shield(self._asked[key][1])
 
@@ -209,7 +209,7 @@ class Answers:
 
 
 def _kept_as(request: Message) -> tuple[str, bytes]:
-    """Return the key of a request's kept answer. For a period, which moves with time, only the length counts."""
+    """Return the key under which an answer is kept. For a period, which moves with time, only the length counts."""
     fields, length = request.DESCRIPTOR.fields_by_name, 0
     if "from" in fields and "to" in fields:
         request, given = type(request)(), request
@@ -229,7 +229,7 @@ class Shell:
         )
 
     def begin(self) -> Reading:
-        """Begin the reads of a page, which together wait at most READ_S."""
+        """Begin the reads of a page. Together they wait at most READ_S."""
         found = Reading(self.gateway.clock.monotonic() + READ_S)
         _reading.set(found)
         return found
@@ -284,9 +284,9 @@ class Shell:
         return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
 
     async def _note(self, request: Request) -> Note | None:
-        """Return the note on the last change, if the page that is asked for shows it.
+        """Return the note on the last change, if the requested page shows it.
 
-        Each page shows a note on a change whose daemon did not answer, until it is known whether the change was made.
+        If the daemon did not confirm the change, every page shows the note until it is known if the change was made.
         """
         session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.scope["path"]
         note = session.note if session else None
@@ -302,7 +302,7 @@ class Shell:
         return HTMLResponse(self.templates.get_template(template).render(**shown), status)
 
     async def problem(self, request: Request, error: Exception) -> Response:
-        """Answer an error that is meant for a person."""
+        """Answer with an error that is meant for a person."""
         if not isinstance(error, TurnkeeperError):
             raise error
         return await self.page(

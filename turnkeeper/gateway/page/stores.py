@@ -30,7 +30,7 @@ WHERE decided_at_us IS NOT NULL
 UNION ALL SELECT page_id, lifecycle, decided_by, decided_at_us, note, task_name, turn_id FROM deviations
 WHERE decided_at_us IS NOT NULL ORDER BY at_us DESC LIMIT {MOST_DECIDED}
 """  # noqa: S608  our own text
-# Without fires that went unsent into another entry. The tasks are in the order of the page's list.
+# Leave out fires that were never sent and became part of another entry. The tasks are in the order of the page's list.
 _SHOWN = "NOT (outcome = 'coalesced' AND covers = 0 AND fired_us IS NULL) AND outcome <> 'pruned'"
 _RUNS = f"""
 WITH listed AS (
@@ -44,7 +44,7 @@ JOIN fires ON task_id = id AND entry_id >= first WHERE {_SHOWN} ORDER BY entry_i
 
 
 class Run(NamedTuple):
-    """A fire of a task as a strip shows it. `late_s` is 0 for a fire that was not sent."""
+    """A fire of a task in a strip. `late_s` is 0 for a fire that was not sent."""
 
     outcome: str
     reason: str
@@ -88,7 +88,7 @@ class Spent(NamedTuple):
     """The tokens that one model read and wrote in the turns of a task, or of a channel's messages, on one day.
 
     Attributes:
-        turns: the turns, of which each counts at its first model.
+        turns: the number of turns; each turn counts only for its first model.
         model: empty for an unknown model.
     """
 
@@ -147,7 +147,7 @@ def runs(home: Home, url: str) -> dict[str, list[Run]]:
 
 
 def _rows(path: Path, url: str, schema: str, query: str) -> Generator[Mapping[str, Any]]:
-    """Yield the rows of a query on a home's file or, with a URL, on the shared database. Raises TurnkeeperError."""
+    """Yield the rows of a query on a home's file or, given a URL, on the shared database. Raises TurnkeeperError."""
     if url:
         with closing(required("shared-snapshot", url, schema, named=True)) as store:
             yield from store.execute(query)

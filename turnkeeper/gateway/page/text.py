@@ -46,7 +46,7 @@ def _link(self: Any, tokens: Sequence[Token], at: int, options: Any, _env: Any) 
 
 
 def _heading(self: Any, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
-    """Put an agent's headings below the page's own headings."""
+    """Make an agent's headings lower than the page's own headings."""
     token = tokens[at]
     token.tag = f"h{min(_LOWEST_HEADING, int(token.tag[1:]) + env['below'])}"
     return str(self.renderToken(tokens, at, options, env))
@@ -70,12 +70,12 @@ def markdown(text: str, below: int = 3, *, said: bool = False) -> Markup:
 
 
 def written(text: str) -> Markup:
-    """Return a prompt or a person's message as it is, with the joiners of its emoji: Markdown could hide a part."""
+    """Return a prompt or a person's message unchanged, with the joiners of its emoji. Markdown could hide parts."""
     return escape(prose(text))
 
 
 def printed(value: object) -> object:
-    """Return the form of a value that a template prints: text without characters that a browser would obey."""
+    """Return the form of a value for a template: text without characters that a browser would interpret."""
     return plain(value) if type(value) is str else value
 
 
@@ -105,14 +105,14 @@ def pairs_in(text: str) -> list[tuple[str, str, bool]]:
 
 
 def instant(at: Timestamp | datetime | None) -> datetime | None:
-    """Return a timestamp as a datetime in UTC; None if it is not set."""
+    """Return a timestamp as a datetime in UTC, or None if it is not set."""
     if isinstance(at, Timestamp):
         return at.ToDatetime(UTC) if at.seconds or at.nanos else None
     return at
 
 
 def zone_of(name: str) -> ZoneInfo | None:
-    """Return a zone by its name; None, the machine's zone, if the name is unknown."""
+    """Return a zone by its name. None means the machine's zone, if the name is unknown."""
     try:
         return ZoneInfo(name) if name else None
     except (KeyError, ValueError, OSError):
@@ -128,7 +128,7 @@ class Times:
     def at(
         self, at: Timestamp | datetime | None, zone: str = "", *, brief: bool = False, dated: bool = False
     ) -> Markup:
-        """Format an instant in a zone, with UTC as its tooltip: `Mon 23 Nov 09:00 CET`; today's date if `dated`."""
+        """Format an instant in a zone, with UTC as its tooltip: `Mon 23 Nov 09:00 CET`. Add today's date if `dated`."""
         found = instant(at)
         if found is None:
             return _NOTHING
@@ -148,7 +148,7 @@ class Times:
         return f"until {shown:%A} {shown.day} {shown:%b}{year}, {shown:%H:%M %Z}"
 
     def pauses(self, zone: str) -> list[tuple[str, str]]:
-        """Return the choices for the end of a pause: as a form sends them, and in words."""
+        """Return the choices for the end of a pause, as values of a form and in words."""
         now = shown_in(self.now, zone_of(zone))
         written = {choice: datetime.fromisoformat(written_time(choice, now)) for choice in PAUSES}
         return [
@@ -161,7 +161,6 @@ class Times:
         ]
 
     def ago(self, at: Timestamp | datetime | None) -> Markup:
-        """Format how long ago an instant was."""
         found = instant(at)
         if found is None:
             return _NOTHING
@@ -172,7 +171,7 @@ class Times:
         )
 
     def left(self, at: Timestamp | datetime | None) -> Markup:
-        """Format the time left until an instant; a script counts it down."""
+        """Format the time left until an instant. A script counts the time down."""
         found = instant(at)
         if found is None:
             return _NOTHING
@@ -186,7 +185,7 @@ class Times:
         return Markup("").join(self._part(part, zone) for part in parts)
 
     def schedule(self, text: str, zone: str = "") -> Markup:
-        """Return a task's schedule in words with its expression as the tooltip, or else as :meth:`said`."""
+        """Return a task's schedule in words with its expression as the tooltip, or else in the form of :meth:`said`."""
         words = in_words(text)
         shown = Markup('<span title="{}">{}</span>').format(plain(text), words[:1].upper() + words[1:])
         once = Markup("Once, ") if text.startswith("at ") else Markup("")
@@ -200,7 +199,7 @@ class Times:
 
 
 def span(begin: Timestamp, end: Timestamp) -> str:
-    """Format a duration; empty if it has not ended."""
+    """Format a duration. Empty if the period has not ended."""
     first, last = instant(begin), instant(end)
     if first is None or last is None:
         return ""

@@ -20,7 +20,7 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 MOST_LISTED, NEXT_LISTED = 40, 10  # rows per task in the table of a timeline
 BEGINNING = 80  # characters of arguments in a short display
 OPEN_TURN = frozenset({"running", "interrupted", "paused"})
-# Colours of states; the state's word always stands beside its colour.
+# Colours of states. The word for a state is always beside its colour.
 TONES = (
     dict.fromkeys(
         ("succeeded", "active", "canonical", "kept", "accepted", "approve", "edit", "answer", "ready"), "good"
@@ -36,7 +36,7 @@ _DID = {"permission": "asked to call", "proposal": "proposed to call", "question
 
 
 def tone(state: str) -> str:
-    """Return the colour of a state; for several words, the colour of the last.
+    """Return the colour of a state. If there are several words, the last one decides.
 
     >>> tone("succeeded"), tone("runtime stale"), tone("unheard of")
     ('good', 'bad', 'calm')
@@ -106,7 +106,7 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
         shown = json.dumps(value, indent=2, ensure_ascii=False) if is_more else ""
     missing = "" if one.kind == "proposal" else one.missing_scope  # the category grants it, but is not autonomous
     facts = {"missing scope": missing, "category": one.category, "only this once": one.once_only}
-    facts = {name: said for name, said in facts.items() if f" {said} " not in f" {one.question} "}  # said once
+    facts = {name: said for name, said in facts.items() if f" {said} " not in f" {one.question} "}  # shown only once
     does = _DOES if one.status == "pending" else _DID
     return Card(
         kind="interrupt", id=one.interrupt_id, does=does.get(one.kind, one.kind), title=title,
@@ -122,7 +122,7 @@ def _ways(one: agents.Interrupt) -> list[str]:
     return [*ways, "for_task"] if forms.can_stand(one) else ways
 
 
-_SHOWN = {"question", "options", "allows_text"}  # of a graph's question: the card shows them as text and buttons
+_SHOWN = {"question", "options", "allows_text"}  # parts of a graph's question that the card shows as text and buttons
 _NO_PAGE = "it is marked as accepted in this channel; no page changes"
 
 
@@ -154,7 +154,7 @@ def card_of_deviation(one: agents.Deviation) -> Card:
 
 
 class Call(NamedTuple):
-    """A tool call with its result; None while there is none."""
+    """A tool call with its result. None while there is none."""
 
     name: str
     args: str
@@ -170,7 +170,7 @@ class Said(NamedTuple):
 
 
 def said_in(turn: agents.ConversationTurn) -> list[Said]:
-    """Return a turn's messages; calls that no text separates stand together, each with its result."""
+    """Return a turn's messages. Calls that no text separates form one group, and each has its result."""
     results = {message.tool_call_id: message.text for message in turn.messages if message.tool_call_id}
     found: list[Said] = []
     for message in (one for one in turn.messages if not one.tool_call_id):
@@ -207,7 +207,7 @@ def origin_of(via: str) -> str:
 
 
 def mark_of(mark: agents.TriggerMark) -> str:
-    """Describe the fire that triggered a turn: its kind, and how many times it stands for."""
+    """Describe the fire that triggered a turn: its kind, and the number of scheduled times that it covers."""
     if not mark.fire_id:
         return ""
     kind = {"scheduled": "on schedule", "manual": "run by hand", "wake": "woke itself"}.get(mark.kind, mark.kind)
@@ -215,7 +215,7 @@ def mark_of(mark: agents.TriggerMark) -> str:
 
 
 def why_of(fire: schedules.Fire) -> str:
-    """Return the reasons for a fire's outcome, as lists display them."""
+    """Return the reasons for a fire's outcome, in the form for lists."""
     late = f"{format_rough(fire.late_s)} late" if fire.late_s >= 1 and fire.outcome != "skipped" else ""
     asked = {"manual": "run by hand", "backfill": "backfilled"}.get(fire.kind, "")
     many = f"stands for {fire.count} times" if fire.count > 1 and fire.outcome != "skipped" else ""
@@ -224,14 +224,14 @@ def why_of(fire: schedules.Fire) -> str:
 
 
 def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[schedules.Fire]:
-    """Return, in order, the fires since `since` that failed, did not run, or stand for several scheduled times."""
+    """Return, in order, the fires from `since` on that failed, did not run, or cover several scheduled times."""
     bad = (fire for fire in fires if fire.outcome in {"failed", "rejected", "skipped", "cancelled"} or fire.count > 1)
     times = ((fire, instant(fire.fired_at) or instant(fire.nominal_at)) for fire in bad)
     return [fire for fire, at in times if at is not None and at >= since]
 
 
 def stopped_by_budget(tasks: Iterable[schedules.Task]) -> list[tuple[schedules.Task, str]]:
-    """Return the tasks that their budget stops now, each with the limit and what was used."""
+    """Return the tasks that their budget stops now, each with the limit and the amount used."""
     why = ((task, task.paused_note.removeprefix("budget: ")) for task in tasks if task.state == "paused")
     return [(task, limit) for task, limit in why if limit != task.paused_note]
 
@@ -253,7 +253,7 @@ def state_of(task: schedules.Task) -> str:
 def by(spent: Iterable[Spent], key: str, prices: Any = None) -> list[tuple[str, int, int, int, int]]:
     """Return turns, tokens read, tokens written, and their cost in millionths, which is 0 without prices.
 
-    They are added up by `day` (newest first), or by `name` or `model` (most tokens first).
+    Add the numbers up by `day` (newest first), or by `name` or `model` (most tokens first).
     """
     found: dict[str, list[int]] = {}
     for one in spent:
@@ -265,7 +265,7 @@ def by(spent: Iterable[Spent], key: str, prices: Any = None) -> list[tuple[str, 
 
 
 def day_of(day: str) -> str:
-    """Format a day as lists write it.
+    """Format a day for lists.
 
     >>> day_of("2026-11-07")
     '7 Nov'
@@ -320,7 +320,7 @@ def form_of(task: schedules.Task) -> dict[str, str]:
 
 
 def _follow(spec: schedules.TaskSpec, after: str) -> None:
-    """Let a task fire after other tasks, named as a,b; without a name, for no event."""
+    """Let a task fire after other tasks, named as a,b. Without a name, remove the event."""
     others = [one for one in spec.filters if not one.startswith(_AFTER)] if spec.on == _SUCCEEDED else []
     for name in ("on", "filters") if after else ("on", "filters", "debounce"):
         spec.ClearField(name)
@@ -330,9 +330,9 @@ def _follow(spec: schedules.TaskSpec, after: str) -> None:
 
 
 def edited(task: schedules.Task, form: Mapping[str, str], now: datetime) -> schedules.TaskSpec:
-    """Return the task's spec with the changes of the form; `now` is in the task's zone. Raises InvalidInput.
+    """Return the task's spec with the changes in the form. `now` is in the task's zone. Raises InvalidInput.
 
-    A value that the form returns as it was shown, with hidden characters escaped, stays unchanged.
+    If the form returns a value unchanged, with hidden characters escaped, the value stays unchanged.
     """
     spec, before = schedules.TaskSpec(), form_of(task)
     spec.CopyFrom(task.spec)
@@ -355,7 +355,7 @@ NEW = {"name": "", "when": "", "after": "", "channel": "general"} | dict.fromkey
 
 
 def made(form: Mapping[str, str], now: datetime) -> schedules.TaskSpec:
-    """Return the spec of a new task; what the form leaves empty gets the runner's default. Raises InvalidInput."""
+    """Return the spec of a new task. Empty fields of the form get the runner's defaults. Raises InvalidInput."""
     given = {key: value.replace("\r\n", "\n").strip() for key, value in form.items() if key in NEW and value.strip()}
     spec, when = schedules.TaskSpec(), given.pop("when", "")
     _follow(spec, given.pop("after", ""))
@@ -372,7 +372,7 @@ def differences(task: schedules.Task, form: Mapping[str, str]) -> list[tuple[str
 
 
 def side_by_side(answer: schedules.UpdateTaskResponse) -> list[tuple[Any, Any]]:
-    """Pair the times before and after a change; None if one side has fewer."""
+    """Pair the times before and after a change. None if one side has fewer."""
     old, new = ([one.nominal_at for one in side] for side in (answer.old_next, answer.new_next))
     most = max(len(old), len(new))
     return [(old[at] if at < len(old) else None, new[at] if at < len(new) else None) for at in range(most)]
@@ -380,12 +380,12 @@ def side_by_side(answer: schedules.UpdateTaskResponse) -> list[tuple[Any, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """One mark on a lane, in percent of its width.
+    """A mark on a lane, in percent of the lane's width.
 
     Attributes:
         kind: planned, fired, failed, skipped, waits.
         late: the width of the bar from its due time to its start.
-        count, to: for neighbours that are drawn as one mark, their number and the position of the last one.
+        count, to: for several marks that are drawn as one, their number and the position of the last one.
     """
 
     kind: str
@@ -419,7 +419,7 @@ class Lane:
 
     @property
     def odd(self) -> list[Mark]:
-        """The newest marks that did not go as planned."""
+        """The newest marks of fires that did not go as planned."""
         runs = ("running", "sent", "accepted", "pending")
         odd = (mark for mark in self.marks if mark.late or mark.kind in {"failed", "skipped", "waits"})
         return [mark for mark in odd if not mark.text.startswith(runs)][-MOST_LISTED:]
@@ -452,7 +452,7 @@ class Window:
         return [(self.x(at), at) for at in found if self.begin < at < self.end]
 
     def label(self, at: datetime) -> str:
-        """Return the text of a dividing line: as much of the time as distinguishes it from its neighbours."""
+        """Return the text of a dividing line: the part of the time that distinguishes it from its neighbours."""
         span = self.end - self.begin
         if span > timedelta(days=10):
             return f"{at.day} {at:%b}"
@@ -462,7 +462,7 @@ class Window:
 
 
 class Band(NamedTuple):
-    """A time in which a daemon was away: its position and width in percent, and the reason."""
+    """A period in which a daemon was unavailable: its position and width in percent, and the reason."""
 
     daemon: str
     x: float
@@ -504,7 +504,7 @@ _KINDS |= dict.fromkeys(("failed", "rejected", "cancelled"), "failed")
 
 
 def sign_of(run: Run) -> str:
-    """Return the sign of a fire in a strip: a fire that ran late has its own.
+    """Return the sign of a fire in a strip. A fire that ran late has a separate sign.
 
     >>> at = datetime(2026, 11, 20)
     >>> [sign_of(Run(outcome, "", at, late)) for outcome, late in (("succeeded", 0), ("succeeded", 60), ("failed", 60))]

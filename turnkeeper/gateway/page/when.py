@@ -1,4 +1,4 @@
-"""Schedules in words: converts what a person types to the runner's form, and the runner's form to words."""
+"""Schedules in words: converts the words that a person types to the runner's form, and the runner's form to words."""
 
 import re
 from collections.abc import Sequence
@@ -39,10 +39,10 @@ def typed(text: str, now: datetime) -> tuple[str, str]:
     (('at', '2026-11-21T09:00:00'), ('cron', '0 8 * * 1-5'), ('every', '90m'))
 
     Args:
-        now: the present time in the zone of the task; a time to come is a wall time of this zone.
+        now: the present time in the zone of the task; a future time is a wall time of this zone.
 
     Raises:
-        InvalidInput: the words are not understood, or one cron expression cannot name their times.
+        InvalidInput: the words are not understood, or a single cron expression cannot express them.
     """
     given = text.strip()
     words = given.lower()
@@ -63,13 +63,13 @@ def typed(text: str, now: datetime) -> tuple[str, str]:
 
 
 def _weekday(word: str) -> str:
-    """Return the number of a weekday, given at least its first three letters; empty for any other word."""
+    """Return the number of a weekday from at least its first three letters. Empty for any other word."""
     number, name = _NUMBERS.get(word[:3], ""), word.removesuffix("s")
     return number if number and _WEEKDAYS[int(number)].lower().startswith(name) else ""
 
 
 class _Spoken:
-    """Words about a repeated schedule, read one by one; `understood` is False after any other word."""
+    """Words about a repeated schedule, read one by one. After any other word, `understood` is False."""
 
     def __init__(self, words: str) -> None:
         self.understood, self._is_monthly, self._counts = True, False, False
@@ -141,7 +141,7 @@ class _Spoken:
         return len(self._times["from"]) in {0, 2} and not self._times["at"] and not has_minute
 
     def cron(self) -> str:
-        """Return the cron expression; empty if the words are not understood, or are an interval alone."""
+        """Return the cron expression. Empty if the words are not understood, or are only an interval."""
         span, step, days = "*", int(self._step or 1), self._days or "*"
         if not self._fits() or (step > 1 and not (self._days or self._minute or self._times["from"])):
             return ""
@@ -180,7 +180,7 @@ class _Spoken:
 
 
 def in_words(schedule: str) -> str:
-    """Describe a common schedule, as the runner writes it, in words; empty for any other.
+    """Describe a common schedule, in the runner's form, in words. Empty for any other.
 
     >>> in_words("0 2 * * *"), in_words("30 9 * * mon-fri"), in_words("5 8 1 * *"), in_words("15 * * * *")
     ('each day at 02:00', 'Monday to Friday at 09:30', 'on day 1 of each month at 08:05', 'each hour at minute 15')
@@ -207,7 +207,7 @@ def in_words(schedule: str) -> str:
 
 
 def _of_rule(rule: str) -> str:
-    """Return the cron expression of a simple recurrence rule; empty for any other."""
+    """Return the cron expression of a simple recurrence rule. Empty for any other."""
     parts = dict(part.split("=", 1) for part in rule.split(";") if "=" in part)
     needed = {"FREQ", "BYHOUR", "BYMINUTE"}
     if parts.keys() - needed - {"BYDAY", "BYMONTHDAY", "BYSECOND"} or not needed <= parts.keys():
@@ -236,7 +236,7 @@ def _days(day: str, weekday: str) -> str:
 
 
 def _times(minute: str, hour: str) -> tuple[bool, str]:
-    """Describe the minutes and hours of a cron expression; True if the text lists times of day."""
+    """Describe the minutes and hours of a cron expression. Also return True if the text lists times of day."""
     first, _, last = hour.partition("-")
     if step := _step(minute, _MINUTES_OF_HOUR):
         every = f"every {step} minutes" if step > 1 else "every minute"
@@ -257,7 +257,7 @@ def _times(minute: str, hour: str) -> tuple[bool, str]:
 
 
 def _step(part: str, whole: int) -> int:
-    """Return the step of a part of a cron expression that divides the whole evenly; 0 if there is none."""
+    """Return the step of a part of a cron expression that divides the whole evenly, or 0 if there is none."""
     step = part.removeprefix("*/") if part != "*" else "1"
     return int(step) if (part == "*" or part != step) and step.isdecimal() and whole % max(int(step), 1) == 0 else 0
 

@@ -1,11 +1,11 @@
-"""The process `python -m turnkeeper.gateway.project HOME`; the supervisor runs it if `[project]` enables it.
+"""The process `python -m turnkeeper.gateway.project HOME`, which the supervisor runs if `[project]` enables it.
 
 Of all processes, only this one runs the HTTP application and the login of a project. It reads no key of the home, and
-starts again without the supervisor's variables. The application is at `state/run/project.http`; at
-`state/run/project.auth` it answers the gateway, one line to each.
+restarts itself without the supervisor's variables. The application is at `state/run/project.http`. At
+`state/run/project.auth`, the process answers the gateway's questions, one line each.
 
-A login is an `Auth` of `langgraph_sdk`. Its handlers are chosen and called as LangGraph Server does. It has no public
-interface for servers, so its fields are read.
+A login is an `Auth` of `langgraph_sdk`. Its handlers are chosen and called in the same way as in LangGraph Server.
+`Auth` has no public interface for servers, so its fields are read.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "project"
-NICE = 10  # if processor time is scarce, the project waits, and fires do not
+NICE = 10  # if processor time is scarce, the project waits and fires do not
 LARGEST_LINE = 16 << 20
 _KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "PYTHONPATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
-_AGAIN = "again"  # the last argument of the process that has the small environment
+_AGAIN = "again"  # the last argument of the process with the reduced environment
 _GRACE_S = 2
 _GIVEN = frozenset({"authorization", "headers", "method", "path", "path_params", "query_params", "request", "scope"})
 
 
 def opened(reference: Any) -> Any:
-    """Import the object of a reference. Raises InvalidInput if that fails."""
+    """Import the object that a reference names. Raises InvalidInput if the import fails."""
     sys.path[:0] = [str(folder) for folder in reference.folders if str(folder) not in sys.path]
     name = reference.module or str(reference.file).replace("/", "_").replace(".", "_")
     try:
@@ -64,7 +64,7 @@ def opened(reference: Any) -> Any:
 
 
 class User(dict[str, Any]):
-    """A user of the login: its fields are items and attributes."""
+    """A user of the login. The fields of the user are items and attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -73,7 +73,7 @@ class User(dict[str, Any]):
 
 
 def user_of(found: Any) -> User:
-    """Return the user that an authenticate handler returned: an identity, a mapping, or any object with the fields.
+    """Return the user that an authenticate handler returned as an identity, a mapping, or any object with the fields.
 
     Raises:
         Refused: there is no identity, or the user is not authenticated.
@@ -91,7 +91,7 @@ def user_of(found: Any) -> User:
 
 
 class Refused(AuthenticationError):
-    """The login refuses a request."""
+    """The error that the login refuses a request."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -123,7 +123,7 @@ class Login(AuthenticationBackend):
         return AuthCredentials(user["permissions"]), user
 
     async def _authorize(self, user: Any, resource: str, action: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the value as the handler left it, and the filters that it returned. Raises Refused."""
+        """Return the value after the handler, and the filters that the handler returned. Raises Refused."""
         known = self._auth._handlers  # noqa: SLF001
         places = ((resource, action), (resource, "*"), ("*", action), ("*", "*"))
         handlers = next((known[one] for one in places if known.get(one)), self._auth._global_handlers)  # noqa: SLF001
@@ -137,7 +137,7 @@ class Login(AuthenticationBackend):
         return {"value": value, "filters": answer if isinstance(answer, Mapping) else {}}
 
     async def check(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the identity of a caller, and what the handlers say to each act that its request needs."""
+        """Return the identity of a caller, and the handlers' answer for each act that the request needs."""
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in asked["headers"]]
         query = asked["query"].encode("latin-1")
         about = {"type": "http", "scheme": "http", "server": None, "method": asked["method"], "path": asked["path"]}
@@ -164,7 +164,7 @@ async def _called(handler: Callable[..., Any], **given: Any) -> Any:
 
 
 def prepared(app: Any, stated: Mapping[str, Any], login: Login | None, where: str) -> Starlette:
-    """Return the application; with `enable_custom_route_auth`, its routes ask the login. Raises InvalidInput."""
+    """Return the application. With `enable_custom_route_auth`, its routes ask the login. Raises InvalidInput."""
     if not isinstance(app, Starlette):
         raise InvalidInput("is not an application of Starlette or FastAPI", where=where)
     if stated.get("enable_custom_route_auth"):
@@ -178,7 +178,7 @@ def prepared(app: Any, stated: Mapping[str, Any], login: Login | None, where: st
 
 
 def paths_of(app: Any) -> dict[str, Any]:
-    """Return the paths of an application as OpenAPI describes them."""
+    """Return the paths of an application in the form of OpenAPI."""
     if hasattr(app, "openapi"):
         return dict(app.openapi().get("paths", {}))
     routes = [one for one in app.routes if getattr(one, "methods", None)]
@@ -206,7 +206,7 @@ def listening(path: Any) -> socket.socket:
 
 
 async def answer(app: Any, login: Login | None, reader: Any, writer: Any) -> None:
-    """Answer one line of the gateway: a question about a caller, or for the paths of the application."""
+    """Answer a line from the gateway: a question about a caller, or for the paths of the application."""
     said: Any = {"status": 401, "detail": "a valid key is needed in the header x-api-key: the project has no login"}
     try:
         asked = json.loads(await reader.readline())

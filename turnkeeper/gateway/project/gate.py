@@ -1,11 +1,11 @@
-"""The LangGraph API with an author's project around it: its own routes, and the users of its own login.
+"""The LangGraph API together with an author's project: the project's routes, and the users of its login.
 
-The API answers all requests for its own paths, whatever their method. The gate passes requests for other paths below
-`/lg` on to the project. A user of the login may make only the requests of `RULES`, within the scopes of `[project]`.
-The gate first asks the login's handlers about such a request. Values that the handlers change replace the client's,
-and the user does not see what their filters exclude.
+The API answers all requests for its own paths, with any method. The gate passes requests for other paths below `/lg` on
+to the project. A user of the login may make only the requests of `RULES`, within the scopes of `[project]`. The gate
+first asks the login's handlers about such a request. Values that the handlers change replace the client's values, and
+the user does not see objects that their filters exclude.
 
-The project's process runs foreign code. Therefore the gate limits each call of it in time and size, and sends it no
+The project's process runs foreign code. So the gate limits each call of that process in time and size, and sends it no
 key and no cookie of the home. Pages of the project run in a sandbox, because they share the origin of the home's page.
 """
 
@@ -34,10 +34,10 @@ LOGIN_S = 10.0
 LONGEST_S = 3600.0
 LARGEST_ANSWER = 64 << 20
 LARGEST_CHECK = 16 << 20
-SLOWEST_S = 20.0  # seconds in which a caller takes a part of an answer
+SLOWEST_S = 20.0  # seconds within which a caller must take a part of an answer
 SANDBOX = "sandbox allow-scripts allow-forms allow-popups allow-downloads; frame-ancestors 'none'"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
-_ODD = re.compile(rb"//|\\|%2[ef]|%5c|%00|/\.{1,2}(/|$)", re.IGNORECASE)  # two servers could read it differently
+_ODD = re.compile(rb"//|\\|%2[ef]|%5c|%00|/\.{1,2}(/|$)", re.IGNORECASE)  # two servers could read this path differently
 _HOPS = rb"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade"
 _NOT_SENT = re.compile(_HOPS + rb"|content-length|expect|forwarded|x-forwarded-.*|x-real-ip")
 _NOT_ANSWERED = re.compile(
@@ -49,7 +49,7 @@ _SCOPES = {"read": Scope.READ, "chat": Scope.WORK, "decide": Scope.DECIDE}
 _PLAIN, _ID = re.compile(r"[A-Za-z0-9._-]{1,56}"), re.compile(r"[0-9a-fA-F-]{32,}")
 _OF_RUNS = frozenset({"assistant_id", "if_not_exists", "metadata", "multitask_strategy"})
 _T, _A = "/threads/{thread_id}", "/assistants/{assistant_id}"
-_ACTS = {  # the requests of a user of the login, by the act about which its handlers are asked
+_ACTS = {  # the requests of a user of the login, by the act about which the handlers are asked
     "threads.search": "GET /threads, POST /threads/search, POST /threads/count",
     "threads.read": f"GET {_T}, GET {_T}/state, GET {_T}/state/{{checkpoint_id}}, POST {_T}/state/checkpoint, "
     f"GET {_T}/history, POST {_T}/history, GET {_T}/stream, POST {_T}/stream/events, GET {_T}/runs, "
@@ -70,7 +70,7 @@ RULES = {request: act for act, requests in _ACTS.items() for request in requests
 
 
 def without_secrets(headers: Iterable[Header]) -> list[Header]:
-    """Return a request's headers without keys of this home and without its page's cookies."""
+    """Return a request's headers without keys of this home and without the page's cookies."""
     found = []
     for name, value in headers:
         parts = [one for one in value.split(b";") if name != b"cookie" or not one.strip().startswith(b"turnkeeper-")]
@@ -80,7 +80,7 @@ def without_secrets(headers: Iterable[Header]) -> list[Header]:
 
 
 class Project:
-    """The project's process, as the gateway calls it."""
+    """The project's process, for calls from the gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._run, self._streams = gateway.home.run, Streams()
@@ -88,7 +88,7 @@ class Project:
         self.app = httpcore2.AsyncConnectionPool(uds=str(gateway.home.http("project")), max_connections=64)
 
     async def check(self, scope: Any, acts: Sequence[Any]) -> dict[str, Any]:
-        """Return a caller's identity, and what the login says to each act. Raises HTTPException if it refuses."""
+        """Return a caller's identity, and the login's answer for each act. Raises HTTPException if it refuses."""
         headers = [[each.decode("latin-1") for each in one] for one in without_secrets(scope["headers"])]
         path, query = scope["path"].removeprefix(scope["root_path"]), scope["query_string"].decode("latin-1")
         found = await self.ask(method=scope["method"], path=path, query=query, headers=headers, acts=acts)
@@ -111,7 +111,7 @@ class Project:
             raise HTTPException(500, "the project's login failed; see logs/project.log") from None
 
     async def forward(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on to the project's application, and its answer to the caller. Raises HTTPException."""
+        """Pass a request on to the project's application, and its answer back to the caller. Raises HTTPException."""
         path, query, mount = scope["raw_path"], scope["query_string"], scope["root_path"].encode()
         if scope["method"] not in _METHODS or not path.startswith(mount + b"/") or _ODD.search(path):
             raise HTTPException(404, "there is nothing here")
@@ -147,7 +147,7 @@ class Project:
         except HTTPException:
             if not has_begun:
                 raise
-            scope["state"]["abort"]()  # what is not complete must not look complete
+            scope["state"]["abort"]()  # an incomplete answer must not look complete
         finally:
             leaving.cancel()
 
@@ -182,16 +182,16 @@ async def _gone(receive: Any) -> None:
 
 
 def _is_passed(name: bytes, value: bytes) -> bool:
-    """Return True if a header of the project's answer reaches the caller."""
+    """Return True if a header of the project's answer is passed to the caller."""
     return not (_NOT_ANSWERED.fullmatch(name) or (name == b"set-cookie" and value.strip().startswith(b"turnkeeper-")))
 
 
 class Visit:
-    """A request of a user of the login, and what the handlers change of it.
+    """A request of a user of the login, and the handlers' changes to it.
 
     Attributes:
         id: the thread or assistant that it names; empty if it names none.
-        values: the values of a run, also of one that a command starts; else the body.
+        values: the values of a run, also if a command starts it; else the body.
         assistant: the id of a run's assistant; empty if the run names a graph.
     """
 
@@ -207,7 +207,7 @@ class Visit:
         self.who = Who(surface="api")
 
     def acts(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the acts about which the handlers are asked. An act on a thing also needs that it may be read."""
+        """Return the acts about which the handlers are asked. An act on an object also needs the right to read it."""
         named = {self.name: self.id} if self.id else {}
         found = [(self.resource, self.action, {**self.body, **named})]
         if self.action == "create_run":
@@ -236,14 +236,14 @@ class Visit:
 
 class Gate:
     def __init__(self, gateway: Gateway, app: Any, refused: Callable[..., Awaitable[Response]], checked: Check) -> None:
-        """Stand before `app`; answer errors as it does, with `refused`, and check bodies with `checked`."""
+        """Guard `app`. Answer errors in the same way, with `refused`, and check bodies with `checked`."""
         self._app, self._refused, self._checked, self.project = app, refused, checked, Project(gateway)
         self._routes = [one for one in app.routes if isinstance(one, Route)]
         self._settings, self._channel = gateway.settings.project, gateway.settings.web.langgraph_channel
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or pass it on."""
-        if scope["type"] == "websocket":  # of callers with a key only
+        if scope["type"] == "websocket":  # for callers with a key only
             answer = self._app if scope["who"].scope is not None else JSONResponse({"detail": "give a key"}, 403)
             await answer(scope, receive, send)
             return
@@ -273,7 +273,7 @@ class Gate:
             await self._guest(request, route, things, send)
 
     def _own(self, scope: Any) -> tuple[Route | None, Mapping[str, str]]:
-        """Return the route of ours that has the path of a request, and the ids in the path."""
+        """Return our route for the path of a request, and the ids in the path."""
         found = [(one, *one.matches(scope)) for one in self._routes]
         fits = sorted((one for one in found if one[1] is not Match.NONE), key=lambda one: -one[1].value)
         return (fits[0][0], fits[0][2].get("path_params", {})) if fits else (None, {})
@@ -314,7 +314,7 @@ class Gate:
         return {name: value for name, value in self._checked(body).items() if value is not None}
 
     async def _admit(self, visit: Visit, identity: str, answers: list[Any]) -> None:
-        """Apply what the login answered. Raises NotFound for what this user does not see, Denied, InvalidInput."""
+        """Apply the answer of the login. Raises NotFound for objects hidden from this user, Denied, InvalidInput."""
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         key = f"user.{identity}" if _PLAIN.fullmatch(identity) else f"user-{digest}"
         scope = max(_SCOPES[one] for one in self._settings.scopes)
@@ -324,7 +324,7 @@ class Gate:
         if visit.resource == "threads":
             filters.append({"turnkeeper": {"$contains": {"channel": self._channel}}})
         if visit.action == "search" and visit.method == "GET":
-            filters.append(visit.body.get("metadata") or {})  # of a handler: the request has no body
+            filters.append(visit.body.get("metadata") or {})  # a handler's values, although the request has no body
         visit.who = Who(surface="api", scope=scope, key=key, is_guest=True, filters=filters)
         visit.who.sees({})  # an unknown filter is refused before anything is read
         if visit.assistant:
@@ -336,7 +336,7 @@ class Gate:
             await self._admit_run(visit, makes_thread=not found)
 
     async def _admit_run(self, visit: Visit, *, makes_thread: bool) -> None:
-        """Create the thread of a run as the login wants it. Raises Denied, HTTPException."""
+        """Create the thread of a run in the form that the login requires. Raises Denied, HTTPException."""
         if barred := [name for name in ("after_seconds", "webhook") if visit.values.get(name)]:
             raise Denied(f"users of the project's login may not give {barred[0]}")
         if not makes_thread:
@@ -351,7 +351,7 @@ class Gate:
             visit.scope["path"] = f"{mount}/threads/{made['thread_id']}{path.removeprefix(mount)}"
 
     async def _find(self, visit: Visit, resource: str, id_: str, who: Who, *, may_lack: bool = False) -> bool:
-        """Return True if a thread or assistant exists. Raises NotFound if its metadata does not match the filters."""
+        """Return True if a thread or assistant exists. Raises NotFound if the metadata does not match the filters."""
         status, found = (404, {}) if "/" in id_ else await self._inner(visit, "GET", f"/{resource}/{id_}")
         if (status == 404 and not may_lack) or (status == 200 and not who.sees(found["metadata"] or {})):
             raise NotFound(f"{resource[:-1]} {id_[:80]!r} not found", hint=f"see: {resource}.search()")
@@ -368,13 +368,13 @@ class Gate:
 
         asked = {"method": method, "path": visit.scope["root_path"] + path, "query_string": b"", "headers": []}
         reads = _reading(json.dumps(body).encode())
-        key = "look" if method == "GET" else visit.who.key  # what the gate looks at is not shown to the user
+        key = "look" if method == "GET" else visit.who.key  # the user does not see the objects that the gate reads
         await self._app({**visit.scope, **asked, "who": replace(visit.who, filters=(), key=key)}, reads, sent)
         return found[0]["status"], json.loads(b"".join(one.get("body", b"") for one in found) or b"null")
 
 
 def _reading(body: bytes, then: Any = None) -> Callable[[], Awaitable[Any]]:
-    """Return a `receive` that yields a body, then what the client does."""
+    """Return a `receive` that yields a body, and then the events of the client."""
     left = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Any:
@@ -384,6 +384,6 @@ def _reading(body: bytes, then: Any = None) -> Callable[[], Awaitable[Any]]:
 
 
 def around(gateway: Gateway, app: Any, refused: Callable[..., Awaitable[Response]], checked: Check) -> Offered | None:
-    """Return the LangGraph API with the project around it; None if `[project]` does not enable it."""
+    """Return the LangGraph API with the project around it. None if `[project]` does not enable the project."""
     gate = Gate(gateway, app, refused, checked) if gateway.settings.project.enabled else None
     return None if gate is None else Offered(gate, lambda: gate.project.app)
