@@ -28,6 +28,7 @@ UNANSWERED = "its approval expired"  # start of the error of a turn whose approv
 REFUSED = "its approval was rejected"  # start of the error if the author rejected a call; the runner parses it
 DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
+Guarded = Literal["permission", "proposal"]
 GUARDED = frozenset({"permission", "proposal"})
 _VERSION = "3."  # prefix of each binding and each tool digest; digests of earlier versions match no call
 ASKED_BEFORE = "an earlier version asked about the call"
@@ -160,7 +161,7 @@ def _digest(value: object) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def ask(kind: Literal["permission", "proposal"], call: AskedCall, why: str) -> dict[str, Any]:
+def ask(kind: Guarded, call: AskedCall, why: str) -> dict[str, Any]:
     """Return the value of a guard's interrupt, as JSON for the checkpoint."""
     return {
         "kind": kind,

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.tools import BaseTool
@@ -150,6 +150,13 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A call about which the author must be asked, and the value of the interrupt."""
+
+    question: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Start:
     """A subagent that the running code belongs to, and the limit of its caller."""
 
@@ -267,12 +274,19 @@ class Gate:
         Raises:
             GraphInterrupt: the author has not decided yet. After the graph is resumed, the same call is decided again.
         """
+        answer = None
+        while isinstance(decided := self.decide(request, turn, answer), Asked):
+            answer = _ask(decided.question)  # returns the next answer, or waits for one
+        return decided
+
+    def decide(self, request: CallRequest, turn: TurnContext, answer: object = None) -> Admitted | Asked | Refused:
+        """Decide about a call, whose question was answered with `answer`; an answer that does not fit is ignored."""
         scope, effect = self.named(request)
         verdict = self._judge(scope, effect, request.args, turn)
         if verdict.allowed and (why := self._asks_again(request, turn)):
             verdict = Verdict(allowed=False, missing_scope=scope, reason=why, lacking=(scope,))
         if not verdict.allowed:
-            return self._put_to_author(request, turn, "permission", verdict)
+            return self._put_to_author(request, turn, "permission", verdict, answer)
         halts = needs_proposal(scope, effect, turn)
         # The author decides a call about which the turn has asked, even if the call is granted now.
         was_asked = bool(turn.asked) and self._call(request, verdict, turn).was_asked(turn.asked)
@@ -280,7 +294,7 @@ class Gate:
             name = turn.category.name
             why = f"category {name} is not autonomous; approving covers this turn's other writes"
             asked_before = Verdict(allowed=True, missing_scope=scope, reason=why if halts else "it was asked before")
-            return self._put_to_author(request, turn, "proposal" if halts else "permission", asked_before)
+            return self._put_to_author(request, turn, "proposal" if halts else "permission", asked_before, answer)
         return Admitted(args=request.args, context=turn)
 
     def named(self, request: CallRequest) -> tuple[str, str]:
@@ -336,29 +350,42 @@ class Gate:
         )
 
     def _put_to_author(
-        self, request: CallRequest, turn: TurnContext, kind: Literal["permission", "proposal"], verdict: Verdict
-    ) -> Admitted | Refused:
-        """Interrupt the graph; after the author's decision, the same line returns the decision."""
+        self, request: CallRequest, turn: TurnContext, kind: approval.Guarded, verdict: Verdict, answer: Any
+    ) -> Admitted | Asked | Refused:
+        """Return the question to the author, or the author's decision if `answer` fits and still covers the call."""
         if problem := write(request.args).problem:
             return Refused(text=f"this call cannot be put to the author, and was not run: {problem}")
         call = self._call(request, verdict, turn)
         if (turn.unanswered or not turn.asks) and not call.was_asked(turn.asked):
             return NOBODY_THERE if turn.asks else ONLY_READS
-        why = _why(request, turn, verdict, self._content(request, turn).inexact)
-        hashes = {name: write({name: value}).digest for name, value in request.args.items()}
-        call = replace(call, arg_hashes=hashes, once_only=self._once_only(request, turn, verdict))
-        if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
-            why += f"; inside it may call {', '.join(inner)}: each is judged separately"
-        answer = _decided(kind, call, why, turn.thread_id)
-        decision, edited = answer["decision"], answer.get("args")
-        if decision == "approve":
-            return self._approved(request, turn, request.args)
-        if decision == "edit" and isinstance(edited, dict):
-            return self._approved(request, turn, edited)
+        fits = answer is not None and approval.answers_call(answer, call, turn.thread_id)
+        if not fits or (answer["decision"] in {"approve", "edit"} and not approval.covers(answer, call)):
+            since = "its category was narrowed since" if fits else approval.why_not_bound(answer, call)
+            why = self._why(request, turn, verdict)
+            told = f"you approved this call, and {since}; approve again to run it: {why}" if since else why
+            hashes = {name: write({name: value}).digest for name, value in request.args.items()}
+            call = replace(call, arg_hashes=hashes, once_only=self._once_only(request, turn, verdict))
+            return Asked(question=approval.ask(kind, call, told))
+        decision = answer["decision"]
+        args = request.args if decision == "approve" else answer.get("args")
+        if decision in {"approve", "edit"} and isinstance(args, Mapping):
+            scope, effect = self.named(request)
+            return Admitted(args=args, context=approve_once(scope, effect, args, turn))
         because = str(answer.get("message", ""))
         if decision == approval.EXPIRED:
             return Refused(text=f"{because}: this call was not run; finish without it")
         return Refused(text=f"the author refused this call: {because}" if because else "the author refused this call")
+
+    def _why(self, request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
+        """Return why the author is asked, the agent's reason for the call, and the calls inside its tool."""
+        started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
+        why = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
+        inexact, inner = self._content(request, turn).inexact, self._inside.get(turn.graph, {}).get(request.name)
+        why += f"; {_BOUND.format(inexact)}" if inexact else ""
+        why += f"; the agent says: {request.why}" if request.why else ""
+        if inner and self.named(request)[0] == f"{FOREIGN}{request.name}":
+            why += f"; inside it may call {', '.join(inner)}: each is judged separately"
+        return why
 
     def _once_only(self, request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
         """Return why the author must approve this call each time; empty if a standing exception is possible."""
@@ -371,32 +398,6 @@ class Gate:
         if content.inexact:
             return _BOUND.format(content.inexact)
         return content.asks or once_only(scope, verdict.lacking)
-
-    def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
-        scope, effect = self.named(request)
-        return Admitted(args=args, context=approve_once(scope, effect, args, turn))
-
-
-def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, inexact: str) -> str:
-    """Return why the author is asked, and the agent's reason for the call."""
-    started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
-    reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
-    reason += f"; {_BOUND.format(inexact)}" if inexact else ""
-    return f"{reason}; the agent says: {request.why}" if request.why else reason
-
-
-def _decided(kind: Literal["permission", "proposal"], call: approval.AskedCall, why: str, thread_id: str) -> Any:
-    """Return the author's decision about a call; ignore a decision that does not fit or no longer covers the call."""
-    answer = _ask(approval.ask(kind, call, why))
-    while not (fits := approval.answers_call(answer, call, thread_id)) or not _may(answer, call):
-        since = "its category was narrowed since" if fits else approval.why_not_bound(answer, call)
-        told = f"you approved this call, and {since}; approve again to run it: {why}"
-        answer = _ask(approval.ask(kind, call, told if since else why))  # returns the next answer, or waits for one
-    return answer
-
-
-def _may(answer: Mapping[str, Any], call: approval.AskedCall) -> bool:
-    return answer["decision"] not in {"approve", "edit"} or approval.covers(answer, call)
 
 
 def _ask(question: dict[str, Any]) -> Any:
