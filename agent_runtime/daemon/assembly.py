@@ -18,10 +18,10 @@ from typing import Any
 from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, build_graph
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.graph.engine.engine import Engine, Engines
+from agent_runtime.graph.engine.engine import LocalEngine
 from agent_runtime.graph.engine.model_output import LiveOutput, ModelCallLog
-from agent_runtime.graph.guard import Gate, Guard, watching
-from agent_runtime.graph.guard.hooks import ToolEvents
+from agent_runtime.graph.engine.protocol import Engine, Engines
+from agent_runtime.graph.guard import Gate, Guard, ToolEvents, watching
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
 from agent_runtime.graph.models.make import Models, known_secrets, make_model
 from agent_runtime.graph.offline.model import NAME as OFFLINE
@@ -445,7 +445,7 @@ class Basis:
             # afterwards.
             allow = budget.check if of_author else None
             how["hash_of"] = partial(gate.hash_of, self.graphs.catalog.label(name))
-            engines[name] = Engine(graph, self.saver, foreign=of_author, allow=allow, **how)
+            engines[name] = LocalEngine(graph, self.saver, foreign=of_author, allow=allow, **how)
         return Engines(engines, self.graphs.catalog, how["events"])
 
     def _names(self, opened: Any) -> Namespaces:

@@ -23,7 +23,6 @@ from agent_runtime.model.fire_envelopes import Stamp
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import EncodedTrigger, Trigger, TriggerHeader, encode_trigger, identify, is_fire
 from agent_runtime.store import mail
-from agent_runtime.store.mail import TerminalDelivery, terminal_deliveries_by_key
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.event_log import EventLog, told_if_late
@@ -79,7 +78,7 @@ class TerminalDeliveries:
             return
         at = self._clock.now()
 
-        def work(connection: Connection) -> list[TerminalDelivery]:
+        def work(connection: Connection) -> list[mail.TerminalDelivery]:
             for trigger, name in fires:
                 mail.add_terminal_delivery(connection, trigger, name, at)
             return list(mail.terminal_deliveries_by_key(connection, [trigger.key for trigger, _ in fires]).values())
@@ -120,7 +119,7 @@ class TerminalDeliveries:
             # If machines share the store, another machine may have put the envelope there.
             await self._clock.wait(news, POLL_S if left or self._mailboxes.is_shared else IDLE_S)
 
-    async def _deal_with(self, item: TerminalDelivery, where: EnvelopeState, cancelled: str | None) -> None:
+    async def _deal_with(self, item: mail.TerminalDelivery, where: EnvelopeState, cancelled: str | None) -> None:
         if where is EnvelopeState.GONE:
             await self._is_gone(item, cancelled)
             return
@@ -136,7 +135,7 @@ class TerminalDeliveries:
         ):
             await self._settle(item, "cancelled", cancelled)
 
-    async def _is_gone(self, item: TerminalDelivery, cancelled: str | None) -> None:
+    async def _is_gone(self, item: mail.TerminalDelivery, cancelled: str | None) -> None:
         """Settle a fire whose envelope is missing in two checks in a row. In one check, the envelope may be moving."""
         if item.key not in self._missing:
             self._missing.add(item.key)
@@ -147,7 +146,7 @@ class TerminalDeliveries:
         else:
             await self._settle(item, "failed", f"its envelope was removed from the inbox of {item.agent}")
 
-    async def _settle(self, item: TerminalDelivery, state: str, reason: str = "") -> None:
+    async def _settle(self, item: mail.TerminalDelivery, state: str, reason: str = "") -> None:
         first = await self._store.write(mail.settle_delivery, item, state, reason, self._clock.now())
         self._mailboxes.forget(item.key)
         self._missing.discard(item.key)
@@ -302,7 +301,9 @@ class Acceptor:
 
         def look(connection: Connection) -> dict[str, str]:
             taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
-            return taken | {key: item.digest for key, item in terminal_deliveries_by_key(connection, wanted).items()}
+            return taken | {
+                key: item.digest for key, item in mail.terminal_deliveries_by_key(connection, wanted).items()
+            }
 
         return await self.store.read(look) | queued
 

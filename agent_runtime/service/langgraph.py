@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from agent_runtime.graph.engine.engine import Engine
-from agent_runtime.graph.engine.states import no_state, schemas_of, state_of, to_json
+from agent_runtime.graph.engine.protocol import Engine
+from agent_runtime.graph.engine.states import no_state, state_of, to_json
 from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import TriggerHeader, header_of
@@ -39,12 +39,9 @@ class LangGraph:
 
     async def DescribeGraph(self, request: wire.DescribeGraphRequest, _context: Any) -> wire.GraphDescription:
         """Return a graph's nodes, schemas and subgraphs. Raises Conflict if the graph cannot run."""
-        graph = self._runtime.engines.of(request.graph).graph
-        drawn = await graph.aget_graph(xray=True if request.xray < 0 else request.xray)
-        found = graph.aget_subgraphs(namespace=request.namespace or None, recurse=request.recurse)
-        inner = {name: schemas_of(one) async for name, one in found}
-        given = {"graph_json": drawn.to_json(), "schemas_json": schemas_of(graph), "subgraphs_json": inner}
-        return wire.GraphDescription(**{name: to_json(value) for name, value in given.items()})
+        engine, xray = self._runtime.engines.of(request.graph), True if request.xray < 0 else request.xray
+        given = await engine.describe(xray, request.namespace or None, request.recurse)
+        return wire.GraphDescription(**{f"{name}_json": to_json(value) for name, value in given.items()})
 
     async def PutAssistant(self, request: wire.PutAssistantRequest, _context: Any) -> wire.Assistant:
         """Make or change an assistant. Raises AlreadyExists, Exhausted, InvalidInput, NotFound."""
@@ -75,7 +72,7 @@ class LangGraph:
         if engine is None:
             snapshot = no_state(config)
         else:
-            snapshot = await engine.graph.aget_state(config, subgraphs=request.subgraphs)
+            snapshot = await engine.state(config, subgraphs=request.subgraphs)
         if request.checkpoint_id and snapshot.created_at is None:
             raise NotFound(f"no checkpoint {request.checkpoint_id[:80]!r}", where="checkpoint_id")
         return wire.State(state_json=to_json(state_of(snapshot)))
@@ -90,7 +87,7 @@ class LangGraph:
         before = _config(request.thread_id, request.checkpoint_ns, request.before) if request.before else None
         limit, found = min(request.limit or 10, MOST_STATES), []
         if engine is not None:
-            async for snapshot in engine.graph.aget_state_history(config, before=before):
+            async for snapshot in engine.history(config, before):
                 state = state_of(snapshot)
                 if is_within(wanted, state["metadata"]):
                     found.append(to_json(state))
@@ -172,7 +169,7 @@ class LangGraph:
 
     @staticmethod
     async def _values(engine: Engine | None, request: wire.WatchRunRequest) -> Any:
-        return {} if engine is None else (await engine.graph.aget_state(_config(request.thread_id, "", ""))).values
+        return {} if engine is None else (await engine.state(_config(request.thread_id, "", ""))).values
 
     async def WithdrawThread(self, request: wire.WithdrawThreadRequest, _context: Any) -> wire.Thread:
         """Hide a thread from every list. Raises NotFound, or Conflict while one of its turns is not over."""
@@ -193,6 +190,6 @@ class LangGraph:
         return await self._store.write(work)
 
 
-def _config(thread_id: str, namespace: str, checkpoint_id: str) -> dict[str, Any]:
+def _config(thread_id: str, namespace: str, checkpoint_id: str) -> Any:
     named = {"checkpoint_id": checkpoint_id} if checkpoint_id else {}
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, **named}}

@@ -15,7 +15,6 @@ from agent_runtime.model.mapping import to_message
 from agent_runtime.permissions.judge import TIERS
 from agent_runtime.store.schema import memory as table
 from agent_runtime.workspace import memory
-from agent_runtime.workspace.memory import Namespaces, Shelf, Spot
 from agent_runtime.workspace.model import MemoryEntry
 from turnkeeper.config.json_text import read_value
 from turnkeeper.errors import InvalidInput
@@ -27,15 +26,15 @@ MOST_ROWS = 1_000_000  # rows that are read before the requested page is selecte
 _ANY = "*"
 
 
-def own_part(names: Namespaces) -> Spot | None:
+def own_part(names: memory.Namespaces) -> memory.Spot | None:
     """Return a graph's own part of the memory; None if each thread or channel has a separate part."""
     if names.tier in memory.OWNED:
         return None
-    return Spot(shelf=Shelf(tier=names.tier), below=(names.label,))
+    return memory.Spot(shelf=memory.Shelf(tier=names.tier), below=(names.label,))
 
 
 def list_memory(
-    connection: Connection, request: wire.ListMemoryRequest, own: Spot | None = None
+    connection: Connection, request: wire.ListMemoryRequest, own: memory.Spot | None = None
 ) -> wire.ListMemoryResponse:
     """Return memory entries, newest first. Raises InvalidInput for an unknown tier."""
     tier, owner = _within(request, own)
@@ -48,13 +47,15 @@ def list_memory(
     return wire.ListMemoryResponse(entries=shown, left_out=told["total"] - len(shown), **told)
 
 
-def get_memory(connection: Connection, request: wire.GetMemoryRequest, own: Spot | None = None) -> wire.MemoryEntry:
+def get_memory(
+    connection: Connection, request: wire.GetMemoryRequest, own: memory.Spot | None = None
+) -> wire.MemoryEntry:
     """Return one memory entry. Raises NotFound, InvalidInput."""
     return item(memory.get(connection, *place(request, own)), own)
 
 
 def search_memory(
-    connection: Connection, request: wire.SearchMemoryRequest, own: Spot | None = None
+    connection: Connection, request: wire.SearchMemoryRequest, own: memory.Spot | None = None
 ) -> wire.ListMemoryResponse:
     """Return the memory entries that match a query best. Raises InvalidInput if the query is empty."""
     if not request.query.strip():
@@ -69,14 +70,14 @@ def search_memory(
 
 
 def list_namespaces(
-    connection: Connection, request: wire.ListMemoryNamespacesRequest, own: Spot | None = None
+    connection: Connection, request: wire.ListMemoryNamespacesRequest, own: memory.Spot | None = None
 ) -> wire.ListMemoryNamespacesResponse:
     """Return the namespaces of the entries, sorted. Raises InvalidInput, Conflict."""
     if request.max_depth < 0:
         raise InvalidInput("is negative", where="max_depth")
     held, counted = select(table.c.tier, table.c.owner, table.c.key), Counter[tuple[str, ...]]()
     for row in connection.execute(held):
-        labels, _ = memory.namespace_of(Shelf(tier=row.tier, owner=row.owner), row.key, own)
+        labels, _ = memory.namespace_of(memory.Shelf(tier=row.tier, owner=row.owner), row.key, own)
         ends = not request.suffix or _begins(labels[::-1], request.suffix[::-1], any_label=True)
         if ends and _begins(labels, request.prefix, any_label=True):
             counted[labels[: request.max_depth] if request.max_depth else labels] += 1
@@ -86,12 +87,12 @@ def list_namespaces(
     return wire.ListMemoryNamespacesResponse(namespaces=shown, **told)
 
 
-def item(entry: MemoryEntry, own: Spot | None) -> wire.MemoryEntry:
-    namespace, key = memory.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key, own)
+def item(entry: MemoryEntry, own: memory.Spot | None) -> wire.MemoryEntry:
+    namespace, key = memory.namespace_of(memory.Shelf(tier=entry.tier, owner=entry.owner), entry.key, own)
     return to_message(wire.MemoryEntry, entry, namespace=namespace, item_key=key)
 
 
-def place(request: wire.GetMemoryRequest | wire.PutMemoryRequest, own: Spot | None) -> tuple[Shelf, str]:
+def place(request: wire.GetMemoryRequest | wire.PutMemoryRequest, own: memory.Spot | None) -> tuple[memory.Shelf, str]:
     """Return the shelf and the key of the requested entry. Raises InvalidInput."""
     if not request.namespace:
         return memory.check_shelf(request.tier, request.owner), request.key
@@ -110,7 +111,7 @@ def written(request: wire.PutMemoryRequest) -> tuple[str, str]:
     return request.text, "text"
 
 
-def _within(request: Any, own: Spot | None) -> tuple[str, str]:
+def _within(request: Any, own: memory.Spot | None) -> tuple[str, str]:
     """Return the tier and the owner that restrict a list; empty if they are not restricted."""
     if not request.namespace:
         return request.tier, request.owner
@@ -126,15 +127,15 @@ def _refuse_both(request: Any) -> None:
         raise InvalidInput("is given together with a tier or an owner", where="namespace", hint="give only one of them")
 
 
-def _spot(namespace: Sequence[str], own: Spot | None) -> Spot:
+def _spot(namespace: Sequence[str], own: memory.Spot | None) -> memory.Spot:
     if not all(namespace):
         raise InvalidInput("has an empty label", where="namespace")
     tier, *rest = namespace
     if tier in memory.OWNED:
         shelf = memory.check_shelf(tier, rest[0] if rest else "")
-        return Spot(shelf=shelf, below=tuple(rest[1:]))
+        return memory.Spot(shelf=shelf, below=tuple(rest[1:]))
     if tier in TIERS:
-        return Spot(shelf=Shelf(tier=tier), below=tuple(rest))
+        return memory.Spot(shelf=memory.Shelf(tier=tier), below=tuple(rest))
     if own is None:
         hint = f"begin it with a tier ({', '.join(TIERS)}), and ask while agent-runtime runs"
         raise InvalidInput(

@@ -20,7 +20,6 @@ from agent_runtime.store import exceptions, turn_reads
 from agent_runtime.store.database import open_stored
 from agent_runtime.store.mail import cancelled_among
 from agent_runtime.store.schema import candidates, deviations, turns
-from agent_runtime.store.turn_reads import LARGEST_PAGE
 from agent_runtime.workspace import deviations as deviation_records
 from agent_runtime.workspace import pages, revalidation
 from agent_runtime.workspace.model import Candidate
@@ -133,7 +132,9 @@ def newest_turns(connection: Connection, of: Spoken, *, limit: int, begin: int =
     newest = connection.execute(select(func.max(turns.c.number)).where(*there)).scalar() or 0
     shown = select(turns.c.turn_id).where(*there, turns.c.visible, turns.c.number >= begin)
     ids = list(
-        connection.execute(shown.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))).scalars()
+        connection.execute(
+            shown.order_by(turns.c.number.desc()).limit(min(limit or 50, turn_reads.LARGEST_PAGE))
+        ).scalars()
     )
     open_ = select(turns.c.turn_id).where(*there, turns.c.status.in_(UNFINISHED))
     unfinished = set(connection.execute(open_.order_by(turns.c.number.desc()).limit(MOST_OPEN)).scalars())
@@ -144,7 +145,7 @@ def changed_turns(connection: Connection, of: Spoken, *, after: int, open_: Coll
     """Return the changes of a conversation after turn `after`, and the current state of the open turns."""
     fresh = select(turns.c.turn_id, turns.c.number).where(*turn_reads.spoken_in(*of))
     fresh = fresh.where(or_(turns.c.number > after, turns.c.turn_id.in_(open_)))
-    rows = connection.execute(fresh.order_by(turns.c.number.desc()).limit(2 * LARGEST_PAGE)).all()
+    rows = connection.execute(fresh.order_by(turns.c.number.desc()).limit(2 * turn_reads.LARGEST_PAGE)).all()
     newest = max((row.number for row in rows), default=after)
     return _changed(connection, [row.turn_id for row in rows], (), max(newest, after))
 
@@ -170,7 +171,7 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
     wanted = {"channel": request.channel, "thread_id": request.thread_id, "status": request.status}
     before = number_of(request.cursor)
     found, count = turn_reads.list_turns(connection, **wanted, limit=request.limit, before=before)
-    more = len(found) == min(request.limit or 50, LARGEST_PAGE)
+    more = len(found) == min(request.limit or 50, turn_reads.LARGEST_PAGE)
     return wire.ListTurnsResponse(
         turns=turn_messages(connection, found), total=count, next_cursor=cursor_at(found[-1].number) if more else ""
     )

@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from agent_runtime.graph.engine.engine import Engines
 from agent_runtime.graph.engine.model_output import LiveOutput
+from agent_runtime.graph.engine.protocol import Engines
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import AuthorDecision, read_decision

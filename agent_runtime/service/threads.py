@@ -11,7 +11,6 @@ from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer import threads_file
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
-from agent_runtime.graph.checkpointer.threads_file import PastThread
 from agent_runtime.graph.engine.states import past_turns
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger
@@ -80,7 +79,7 @@ class ThreadImport:
                 known = [await self._store.read(is_imported, one) for one in found]
                 fresh = [one for one, is_known in zip(found, known, strict=True) if not is_known]
                 if fresh and not request.dry_run:
-                    by_channel: dict[str, list[PastThread]] = {}
+                    by_channel: dict[str, list[threads_file.PastThread]] = {}
                     for one in fresh:
                         by_channel.setdefault(channels[one.thread_id], []).append(one)
                     await self._write(
@@ -97,7 +96,7 @@ class ThreadImport:
         )
 
     async def _write(
-        self, copy: Path, where: str, threads: Sequence[PastThread], write_turns: Callable[[], Any]
+        self, copy: Path, where: str, threads: Sequence[threads_file.PastThread], write_turns: Callable[[], Any]
     ) -> None:
         """Write checkpoints, then the turns that refer to them. After a kill in between, the import can be repeated."""
         ids = [one.thread_id for one in threads]
@@ -118,7 +117,7 @@ def read_only(request: wire.ImportThreadsRequest) -> wire.ImportThreadsResponse:
     return wire.ImportThreadsResponse(threads=threads)
 
 
-def described(thread: PastThread, channel: str, unchanged: bool) -> wire.ImportedThread:
+def described(thread: threads_file.PastThread, channel: str, unchanged: bool) -> wire.ImportedThread:
     return wire.ImportedThread(
         thread_id=thread.thread_id,
         channel=channel,
@@ -157,7 +156,7 @@ async def import_alone(home: Home, request: wire.ImportThreadsRequest) -> wire.I
             await saver.aclose()
 
 
-def is_imported(connection: Connection, thread: PastThread) -> bool:
+def is_imported(connection: Connection, thread: threads_file.PastThread) -> bool:
     """Return True if this exact thread was already imported, or False if its id is unknown.
 
     Raises:
@@ -174,7 +173,7 @@ def is_imported(connection: Connection, thread: PastThread) -> bool:
     return False
 
 
-async def import_all(store: Store, threads: Mapping[str, Sequence[PastThread]], **given: Any) -> None:
+async def import_all(store: Store, threads: Mapping[str, Sequence[threads_file.PastThread]], **given: Any) -> None:
     """Write threads that ran elsewhere with their turns, by channel: all or none.
 
     The last turn of a thread that waits for its author waits here too; its question is read from its checkpoint.
@@ -191,7 +190,9 @@ async def import_all(store: Store, threads: Mapping[str, Sequence[PastThread]], 
     await store.write(work)
 
 
-def import_thread(connection: Connection, at: datetime, thread: PastThread, epoch: int, **given: Any) -> None:
+def import_thread(
+    connection: Connection, at: datetime, thread: threads_file.PastThread, epoch: int, **given: Any
+) -> None:
     """Write the turns of a thread that ran elsewhere. The last turn waits for its author if the thread does."""
     if is_imported(connection, thread):
         return

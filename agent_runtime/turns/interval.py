@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent_runtime.graph.engine.engine import Ended, Engines, Order, Step
+from agent_runtime.graph.engine.protocol import Ended, Engines, Order, Step
 from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES, is_loop
 from agent_runtime.model.turn import Category, InterruptRecord, Said, TurnContext, TurnRecord, Used

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agent_runtime.graph.context import WAKEUP_TOOL
-from agent_runtime.graph.engine.engine import CALLED, Answers, Continue, Ended, Engines, Input, Order
+from agent_runtime.graph.engine.protocol import CALLED, Answers, Continue, Ended, Engines, Input, Order
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import Waits

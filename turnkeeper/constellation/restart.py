@@ -19,7 +19,6 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.inspect.condition import preflight
 from turnkeeper.constellation.supervisor import daemons, markers
-from turnkeeper.constellation.supervisor.daemons import Daemon
 from turnkeeper.constellation.supervisor.handoff import Deliverer, Draft, write_draft
 from turnkeeper.constellation.supervisor.markers import Revive, recall, remember
 from turnkeeper.constellation.supervisor.policy import Limits
@@ -34,7 +33,9 @@ from turnkeeper.times import rfc3339
 class Restarter:
     """A planned restart."""
 
-    def __init__(self, home: Home, request: Mapping[str, Any], *, environ: Mapping[str, str], daemon: Daemon) -> None:
+    def __init__(
+        self, home: Home, request: Mapping[str, Any], *, environ: Mapping[str, str], daemon: daemons.Daemon
+    ) -> None:
         self._home = home
         self._id = str(request["id"])
         self._text = str(request.get("text", ""))
@@ -126,7 +127,7 @@ class Restarter:
         return says
 
 
-def main(argv: Sequence[str], daemon: Daemon = daemons.AGENT_RUNTIME) -> int:
+def main(argv: Sequence[str], daemon: daemons.Daemon = daemons.AGENT_RUNTIME) -> int:
     """Carry out the claimed restart of the home in `argv`. Return the exit code."""
     home = Home(root=Path(argv[0]))
     try:

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.base import id as drawing
-from langgraph.checkpoint.base.id import UUID, uuid6
 
 from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import Corrupt
@@ -377,7 +376,7 @@ def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None
     module: Any = drawing
     before = module._last_v6_timestamp  # noqa: SLF001
     module._last_v6_timestamp = max(before or 0, _time_of(newest))  # noqa: SLF001
-    if str(uuid6()) <= newest:
+    if str(drawing.uuid6()) <= newest:
         module._last_v6_timestamp = before  # noqa: SLF001  a refused file must not change the ids of other files
         what = f"checkpoint {newest} has a time in the future"
         raise Corrupt(what, where=path, hint="set the machine's clock right, then start again")
@@ -386,7 +385,7 @@ def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None
 def _time_of(checkpoint_id: str) -> int:
     """Return the time of an id, in LangGraph's unit; 0 for a string that only looks like an id."""
     try:
-        return UUID(hex=checkpoint_id).time
+        return drawing.UUID(hex=checkpoint_id).time
     except ValueError:
         return 0
 

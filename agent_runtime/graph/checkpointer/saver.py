@@ -4,20 +4,18 @@ Each method plans work for one of the file's two threads. `_both` makes a blocki
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint import base
-from langgraph.checkpoint.base import CheckpointTuple, get_checkpoint_id
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_runtime.graph.checkpointer import rows
+from agent_runtime.graph.checkpointer.encoding import Encoding, place_of, refuse_long, refuse_nul
 from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased, Work
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from agent_runtime.model.lease import current
@@ -30,7 +28,6 @@ R = TypeVar("R")
 HELD_S = 0.002  # seconds that a task's writes wait for the following checkpoint
 PRUNED_S = 0.05  # seconds that pruning waits for other writes
 _PAGE = 16  # checkpoints that a listing keeps in memory
-_MOST_BYTES = 2_500  # bytes of all names in a key, limited by PostgreSQL's indexes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +75,7 @@ def _both(
     return blocking, awaited
 
 
-class GroupedSaver(base.BaseCheckpointSaver[str]):
+class GroupedSaver(Encoding):
     """Checkpointer on a SQLite file or a PostgreSQL database, for any number of threads and event loops.
 
     Data of `put` and `put_writes` is on disk when they return, and is visible to later reads. The methods without `a`
@@ -92,10 +89,8 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         If `fenced`, each write to the database checks the lease, and raises Fenced if the lease was lost.
         `how` is passed to `CheckpointFile`.
         """
-        # Strict in any environment, because a forged row must not name a class to be built.
-        super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+        super().__init__((entropy or SystemEntropy()).uniform)
         self._file = _open(place, fenced=fenced, how=how)
-        self._entropy = entropy or SystemEntropy()
         self.unsaved: dict[asyncio.Future[Any], str] = {}
 
     @property
@@ -116,14 +111,10 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
 
     # Reading
 
-    def _get_tuple(self, config: RunnableConfig) -> _Plan[CheckpointTuple | None]:
+    def _get_tuple(self, config: RunnableConfig) -> _Plan[base.CheckpointTuple | None]:
         """Return the checkpoint that `config` names, or else the newest of its thread and namespace, or None."""
-        place = _place(config)
-        return _Plan(
-            thread=self._file.reader,
-            work=lambda c: rows.get(c, *place),
-            read=lambda found: self._tuple(config, place, found),
-        )
+        place = place_of(config)
+        return self._reading(lambda c: rows.get(c, *place), lambda found: self.tuple_of(config, place, found))
 
     get_tuple, aget_tuple = _both(_get_tuple)
 
@@ -134,7 +125,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         filter: dict[str, Any] | None = None,  # noqa: A002  the interface's name
         before: RunnableConfig | None = None,
         limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
+    ) -> Iterator[base.CheckpointTuple]:
         """Yield the matching checkpoints, newest first.
 
         Args:
@@ -156,7 +147,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         filter: dict[str, Any] | None = None,  # noqa: A002  the interface's name
         before: RunnableConfig | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
+    ) -> AsyncIterator[base.CheckpointTuple]:
         """Yield the matching checkpoints, newest first, as :meth:`list` does."""
         where = _matching(config, before, filter)
         for page in _pages(await self._file.reader.run(lambda c: rows.ids(c, where, limit))):
@@ -167,7 +158,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> _Plan[Mapping[str, base.DeltaChannelHistory]]:
         """Return, for channels stored as changes, the last whole value and the later changes."""
-        place = _place(config)
+        place = place_of(config)
         return self._reading(lambda c: rows.changes(c, place, channels, self.serde.loads_typed), lambda found: found)
 
     get_delta_channel_history, aget_delta_channel_history = _both(_get_delta_channel_history)
@@ -182,13 +173,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         new_versions: base.ChannelVersions,  # noqa: ARG002  the interface's; values stand in the checkpoint itself
     ) -> _Plan[RunnableConfig]:
         """Store a checkpoint after the checkpoint that `config` names; return the new checkpoint's config."""
-        thread_id, namespace, parent = _place(config)
-        _refuse_nul(checkpoint["id"])
-        _refuse_long(thread_id, namespace, checkpoint["id"])
-        kind, blob = self.serde.dumps_typed(checkpoint)
-        known = _json(base.get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore")
-        row = (thread_id, namespace, checkpoint["id"], parent or None, kind, blob, known)
-        named = _config(thread_id, namespace, checkpoint["id"])
+        row, named = self.row_of(config, checkpoint, metadata)
         return self._writing(rows.Rows(table="checkpoints", rows=[row]), lambda _done: named)
 
     put, aput = _both(_put)
@@ -197,19 +182,10 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> _Plan[None]:
         """Store a task's writes, with the checkpoint that the task ran from."""
-        place, fixed = _place(config), base.WRITES_IDX_MAP
-        _refuse_nul(task_id, task_path, *(channel for channel, _ in writes))
-        _refuse_long(*place, task_id)
-        encoded = [
-            (*place, task_id, task_path, fixed.get(channel, index), channel, *self.serde.dumps_typed(value))
-            for index, (channel, value) in enumerate(writes)
-        ]
-        # A new error, interrupt or answer replaces the previous one; a task's results never change.
-        replace = all(channel in fixed for channel, _ in writes)
+        encoded, fixed = self.rows_of(config, writes, task_id, task_path)
         # The checkpoint of the step's results follows at once, so one commit serves both.
-        hold_s = 0.0 if replace else HELD_S
-        work = self._leased(rows.Rows(table="writes", rows=encoded, replace=replace))
-        return _Plan(thread=self._file.writer, work=work, read=lambda _done: None, hold_s=hold_s, results_of=place[0])
+        plan = self._writing(rows.Rows(table="writes", rows=encoded, replace=fixed))
+        return replace(plan, hold_s=0.0 if fixed else HELD_S, results_of=place_of(config)[0])
 
     put_writes, aput_writes = _both(_put_writes)
 
@@ -225,15 +201,15 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     delete_for_runs, adelete_for_runs = _both(_delete_for_runs)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> _Plan[None]:
-        _refuse_nul(str(source_thread_id), str(target_thread_id))
-        _refuse_long(str(target_thread_id))
+        refuse_nul(str(source_thread_id), str(target_thread_id))
+        refuse_long(str(target_thread_id))
         return self._writing(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
 
     copy_thread, acopy_thread = _both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> _Plan[None]:
         """Keep only the checkpoints that each thread needs to continue (`keep_latest`), or none (`delete`)."""
-        _refuse_nul(*thread_ids)
+        refuse_nul(*thread_ids)
         if strategy == "delete":
             return self._writing(lambda c: rows.drop_threads(c, thread_ids))
         if strategy != "keep_latest":
@@ -267,13 +243,6 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         changed: R = await self._file.writer.run(work)
         return changed
 
-    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  the interface's
-        """Return a version that sorts after `current`; two versions after the same version differ."""
-        number = 0 if current is None else int(str(current).split(".", 1)[0])
-        return f"{number + 1:032}.{self._entropy.uniform(0.0, 1.0):016}"
-
-    # Conversion between LangGraph's objects and rows
-
     def _reading(self, work: Callable[[Any], Any], read: Callable[[Any], R]) -> _Plan[R]:
         return _Plan(thread=self._file.reader, work=work, read=read)
 
@@ -285,25 +254,10 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
 
     def _tuples(
         self, places: Sequence[tuple[str, str, str]], found: Sequence[rows.Found | None]
-    ) -> Iterator[CheckpointTuple]:
+    ) -> Iterator[base.CheckpointTuple]:
         for place, each in zip(places, found, strict=True):
-            if (made := self._tuple(None, place, each)) is not None:  # None: deleted during the listing
+            if (made := self.tuple_of(None, place, each)) is not None:  # None: deleted during the listing
                 yield made
-
-    def _tuple(
-        self, config: RunnableConfig | None, place: tuple[str, str, str], found: rows.Found | None
-    ) -> CheckpointTuple | None:
-        if found is None:
-            return None
-        named = config is not None and get_checkpoint_id(config)
-        parent = _config(place[0], place[1], found.parent_id) if found.parent_id else None
-        return CheckpointTuple(
-            config if config is not None and named else _config(place[0], place[1], found.checkpoint_id),
-            self.serde.loads_typed(found.blob),
-            cast("base.CheckpointMetadata", json.loads(found.metadata) if found.metadata is not None else {}),
-            parent,
-            [(task, channel, self.serde.loads_typed(blob)) for task, channel, blob in found.writes],
-        )
 
 
 def _run_blocking(thread: WorkerThread, work: Any) -> Any:
@@ -317,41 +271,10 @@ def _run_blocking(thread: WorkerThread, work: Any) -> Any:
     )
 
 
-def _json(metadata: Any) -> str:
-    """Return metadata as JSON for SQLite; null replaces NaN and Infinity, which JSON lacks."""
-    text = json.dumps(metadata, ensure_ascii=False)
-    if "NaN" in text or "Infinity" in text:
-        text = json.dumps(json.loads(text, parse_constant=lambda _name: None), ensure_ascii=False)
-    return text
-
-
-def _place(config: RunnableConfig) -> tuple[str, str, str]:
-    """Return thread, namespace and checkpoint id; an empty id means the newest."""
-    given = config["configurable"]
-    place = str(given["thread_id"]), given.get("checkpoint_ns") or "", str(get_checkpoint_id(config) or "")
-    _refuse_nul(*place)
-    return place
-
-
-def _refuse_nul(*names: str) -> None:
-    if "\0" in "".join(names):
-        raise ValueError("a name of a thread, namespace, checkpoint, task or channel holds a NUL character")
-
-
-def _refuse_long(*key: str) -> None:
-    text = "".join(key)
-    if len(text) > _MOST_BYTES // 4 and len(text.encode(errors="replace")) > _MOST_BYTES:
-        raise ValueError(f"the names of thread, namespace, checkpoint and task together exceed {_MOST_BYTES:,} bytes")
-
-
-def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
-
-
 def _matching(config: RunnableConfig | None, before: RunnableConfig | None, wanted: Any) -> rows.Wanted:
-    limit = None if before is None else get_checkpoint_id(before) or ""
+    limit = None if before is None else base.get_checkpoint_id(before) or ""
     matching = rows.matching(config["configurable"] if config is not None else None, limit, wanted)
-    _refuse_nul(*matching.columns.values())
+    refuse_nul(*matching.columns.values())
     return matching
 
 

@@ -7,8 +7,8 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from langgraph.errors import GraphDrained
 from langgraph.graph import END
@@ -18,13 +18,13 @@ from langgraph.types import Command
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import Questions, recording, turn_around
 from agent_runtime.graph.engine import inputs, model_output, patches, questions, stops
+from agent_runtime.graph.engine.protocol import CALLED, Answers, Continue, Ended, Engine, Input, OnStep, Order, Step
 from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
-from agent_runtime.model.approval import RaisedInterrupt, canonical
+from agent_runtime.model.approval import canonical
 from agent_runtime.model.decide import Position, ThreadState
-from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import Trigger
-from agent_runtime.model.turn import Said, TurnContext, Used
+from agent_runtime.model.turn import TurnContext, Used
 from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
@@ -33,90 +33,6 @@ MOST_THREADS_RECORDED = 4096  # with their questions; far more than concurrent t
 LONGEST_ERROR = 1000
 patches.apply()
 BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is not a message
-Allow = Callable[[], Awaitable[None]]
-Stopped = Literal["end", "interrupted", "failed", "timeout", "drained", "refused"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Input:
-    """Begin a turn with its prompt.
-
-    Attributes:
-        payload_json: a JSON object with the prompt, or empty.
-        note: how the previous turn ended, if the graph needs to know; else empty.
-        input_json: a JSON object with fields of the graph's input, or empty.
-        end: the snapshot of the thread's end, if the caller has just read it.
-        run_json: the options of a client's run, whose input is `input_json` alone; empty for any other turn.
-    """
-
-    prompt: str
-    payload_json: str = ""
-    input_json: str = ""
-    run_json: str = ""
-    note: str = ""
-    end: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """Continue with the answers to interrupts, by id."""
-
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Continue:
-    """Continue from the checkpoint, without new input."""
-
-
-Order = Input | Answers | Continue
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """The messages and costs of a turn so far.
-
-    Attributes:
-        messages: the turn's messages after the prompt; None if the graph no longer has them.
-        used: tokens that models read and wrote.
-        of_subagents: the tokens of subagents that are still running.
-        wake_after_s: the requested wake-up in this interval, in seconds after its end; None for no request.
-    """
-
-    messages: tuple[Said, ...] | None = ()
-    used: Used = field(default_factory=Used)
-    of_subagents: Used = field(default_factory=Used)
-    wake_after_s: int | None = None
-
-    @property
-    def text(self) -> str:
-        """The newest text of the agent; empty if there is none."""
-        said = [line.text for line in self.messages or () if line.role == "agent" and line.text.strip()]
-        return said[-1] if said else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """The result of an interval.
-
-    Attributes:
-        stopped: why the interval ended: the graph's end, an interrupt, an error, a limit, a drain, or a refused write.
-        error: one sentence; empty except for `failed`, `timeout` and `refused`.
-        step: the turn's messages and costs; without messages, the stored messages stay.
-        refused: after a failure, the answered interrupts whose step raised, which are pending again.
-        returned: at the end of a turn without text, the values that its nodes returned (empty for none), and True if
-            they are messages, False if they are other fields of the state.
-    """
-
-    stopped: Stopped
-    error: str = ""
-    interrupts: tuple[RaisedInterrupt, ...] = ()
-    step: Step = Step(messages=None)
-    refused: frozenset[str] = frozenset()
-    returned: tuple[str, bool] = ("", False)
-
-
-CALLED = "the turn"  # the place of machine faults outside our stores: in a file or device of a graph, tool or model
 
 
 class TokenLimit(RuntimeError):
@@ -129,9 +45,7 @@ _OURS = (TurnkeeperError, TokenLimit, LimitReached)  # errors that end a turn, a
 class _Progress:
     """The newest step of an interval, so that an interval that fails still records its messages and costs."""
 
-    def __init__(
-        self, on_step: Callable[[Step], Awaitable[None]], usage: model_output.ModelUsage | None, used: Used
-    ) -> None:
+    def __init__(self, on_step: OnStep, usage: model_output.ModelUsage | None, used: Used) -> None:
         self._on_step = on_step
         self.usage = usage
         self.subagents = model_output.SubagentUsage()
@@ -170,8 +84,8 @@ class _Progress:
         return replace(step, used=step.used + more) if more else step
 
 
-class Engine:
-    """One compiled graph and its checkpoints."""
+class LocalEngine(Engine):
+    """One compiled graph of this process and its checkpoints."""
 
     def __init__(
         self,
@@ -179,7 +93,7 @@ class Engine:
         checkpoints: GroupedSaver,
         *,
         foreign: bool = False,
-        allow: Allow | None = None,
+        allow: Callable[[], Awaitable[None]] | None = None,
         secrets: Collection[str] = (),
         live: model_output.LiveOutput | None = None,
         callbacks: Callable[[str], Sequence[Any]] = lambda _turn_id: (),
@@ -205,21 +119,21 @@ class Engine:
         self._callbacks, self._answered, self._hash_of = callbacks, answered, hash_of
         self._schema = inputs.read_schema(graph)
         self._stops = foreign and stops.stops_anywhere(graph)
-        self._configured = inputs.read_context(graph.context_schema)
+        self._configured: Any = required("context schema", graph.context_schema) if foreign else None
         self._controls: set[RunControl] = set()
         self._draining = False
         self._questions: OrderedDict[str, Questions] = OrderedDict()  # by thread: the guard's questions
 
-    @property
-    def graph(self) -> Any:
-        """The compiled graph."""
-        return self._graph
+    async def state(self, config: Any, *, subgraphs: bool = False) -> Any:
+        return await self._graph.aget_state(config, subgraphs=subgraphs)
+
+    def history(self, config: Any, before: Any) -> Any:
+        return self._graph.aget_state_history(config, before=before)
+
+    async def describe(self, xray: int | bool, namespace: str | None, recurse: bool) -> Any:
+        return await required("description", self._graph, xray, namespace, recurse)
 
     async def read(self, thread_id: str, turn_ids: Sequence[str] = (), *, strict: bool = False) -> ThreadState:
-        """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint.
-
-        If `strict`, steps that the graph no longer has also count as remaining.
-        """
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
             return ThreadState(end=snapshot)
@@ -235,12 +149,10 @@ class Engine:
         return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending, end=end)
 
     async def last_message(self, thread_id: str) -> str:
-        """Return the id of the thread's last message, or an empty string."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         return _last_id(snapshot.values)
 
     async def look(self, thread_id: str, mark: str) -> Ended:
-        """Return the result of the thread's newest interval, from its checkpoint, without running anything."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         recorded = self._questions.get(thread_id, {})
         raised = await questions.read_questions(self._graph, _config(thread_id), snapshot, recorded, self._hash_of)
@@ -264,25 +176,8 @@ class Engine:
         return await stops.find(*self._at(thread_id)) if stops_here else None
 
     async def run(
-        self,
-        order: Order,
-        context: TurnContext,
-        mark: str,
-        on_step: Callable[[Step], Awaitable[None]],
-        used: Used | None = None,
+        self, order: Order, context: TurnContext, mark: str, on_step: OnStep, used: Used | None = None
     ) -> Ended:
-        """Run one interval.
-
-        Args:
-            context: the turn; its category's limits apply.
-            mark: id of the message after which this turn's own messages begin.
-            on_step: called after each superstep is on disk; after an interrupted superstep, with its token counts only.
-            used: tokens that the turn's earlier intervals read and wrote.
-
-        Raises:
-            CancelledError: the caller's task was cancelled; checkpoints stay.
-            MachineTrouble: the machine could not read or write; the turn has not failed, and continues later.
-        """
         control = RunControl()
         self._controls.add(control)
         if self._draining:
@@ -344,7 +239,6 @@ class Engine:
         return self._questions[thread_id]
 
     def drain(self) -> None:
-        """Ask every interval, now and later, to stop at its next superstep boundary."""
         self._draining = True
         for control in self._controls:
             control.request_drain()
@@ -360,7 +254,6 @@ class Engine:
         raise RuntimeError(f"thread {thread_id} did not reach its end in {MOST_SEALS} steps")
 
     def unread(self, trigger: Trigger) -> str:
-        """Return an error if the graph would ignore a part of a trigger, else an empty text. Raises InvalidInput."""
         if self._foreign:
             self._configured.made(trigger.context_json, trigger.config_json)
         elif self._own is not None:
@@ -370,11 +263,9 @@ class Engine:
         return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json, trigger.run_json)
 
     def flush(self) -> None:
-        """Write delayed work, such as pruning."""
         self._checkpoints.flush()
 
     async def prune(self, thread_id: str) -> None:
-        """Drop checkpoints that a thread at its end no longer needs."""
         await self._checkpoints.aprune_ended(thread_id)
 
     async def _given(self, order: Order, context: TurnContext) -> tuple[Any, str]:
@@ -533,37 +424,6 @@ class Engine:
             own = inputs.after(messages, before) if own is None else own
             lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")
         return Step(messages=lines, used=model_output.used_in(own or ()), **known)
-
-
-class Engines:
-    """The engines of a runtime, one for each usable graph."""
-
-    def __init__(self, engines: Mapping[str, Engine], catalog: Catalog, events: Any = None) -> None:
-        self._engines = engines
-        self.catalog, self.events = catalog, events
-
-    def of(self, graph: str) -> Engine:
-        """Return the engine of a graph or assistant. Raises Conflict if the graph cannot run now."""
-        self.catalog.require(graph)
-        return self._engines[self.catalog.graph_of(graph)]
-
-    def unread(self, trigger: Trigger, newest: Any) -> str:
-        """Return an error if the graph would not read all of a trigger; empty if it would, or if it cannot run now.
-
-        `newest` is the newest turn of its thread, if any. Raises InvalidInput if the graph would refuse the input.
-        """
-        ready = self.catalog.setup(trigger, newest)
-        engine = self._engines.get(self.catalog.graph_of(ready.graph))
-        return engine.unread(ready) if engine else ""
-
-    def drain(self) -> None:
-        """Ask every interval of every graph, now and later, to stop at its next superstep boundary."""
-        for engine in self._engines.values():
-            engine.drain()
-
-    def flush(self) -> None:
-        for engine in self._engines.values():
-            engine.flush()
 
 
 def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
 from inspect import isclass
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.messages.utils import convert_to_messages
@@ -22,11 +22,10 @@ from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from typing_extensions import is_typeddict
 
 from agent_runtime.model.turn import Said, ToolUse
 from agent_runtime.model.words import shortened
-from turnkeeper.config.json_text import check_configurable
+from turnkeeper.config.surfaces import required
 from turnkeeper.errors import InvalidInput
 
 MESSAGES = "messages"
@@ -118,7 +117,7 @@ class Field:
     @cached_property
     def check(self) -> TypeAdapter[Any] | None:
         """The adapter of the type, made at its first use; None if the type cannot be checked, as for messages."""
-        if _holds_messages(self.hint):
+        if holds_messages(self.hint):
             return None  # LangGraph accepts messages in many forms, and converts them itself
         try:
             return TypeAdapter(self.hint)
@@ -318,88 +317,16 @@ def read_schema(graph: Any) -> InputSchema:
     separate input schema, because a state that also serves as input has fields that only nodes fill.
     """
     if not isinstance(graph, CompiledStateGraph):
-        return _of_workflow(graph)
+        return cast("InputSchema", required("workflow schema", graph))
     builder = graph.builder
     schema = builder.input_schema
-    hints = _hints(schema)
-    required = _required(schema, own=schema is not builder.state_schema)
+    hints = hints_of(schema)
+    needed = required_in(schema, own=schema is not builder.state_schema)
     names = [name for name in builder.schemas[schema] if name in graph.channels]
-    found = tuple(Field(name=name, required=name in required, hint=hints.get(name, Any)) for name in names)
+    found = tuple(Field(name=name, required=name in needed, hint=hints.get(name, Any)) for name in names)
     outputs = [graph.output_channels] if isinstance(graph.output_channels, str) else list(graph.output_channels)
     model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
     return InputSchema(fields=found, outputs=tuple(outputs), model=model)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """The configuration of a graph: LangGraph's context and `configurable`.
-
-    Attributes:
-        declared: True if the graph declares a context.
-    """
-
-    declared: bool
-    schema: InputSchema
-
-    def made(self, context_json: str, config_json: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """Return the context and the configurable of a turn.
-
-        As on LangGraph's own server, each also gets the values of the other, because a graph may read either. Raises
-        InvalidInput for a reserved key, and for a context that does not fit the declared context.
-        """
-        context = check_configurable(json.loads(context_json or "{}"), "context")
-        config = check_configurable(json.loads(config_json or "{}"), "config")
-        configurable = context | config
-        if not self.declared:
-            return context or None, configurable
-        known = {field.name for field in self.schema.fields}
-        given = {name: value for name, value in config.items() if name in known} | context
-        return self.schema.checked(given, "context", of="context"), configurable
-
-
-def read_context(schema: Any) -> Context:
-    """Return the fields of a graph's declared context; None if the graph declares no context.
-
-    Fields of a TypedDict are optional: LangGraph does not check them, and templates read them with a default.
-    """
-    hints, required = (_hints(schema), _required(schema, own=False)) if schema is not None else ({}, frozenset())
-    found = tuple(Field(name=name, required=name in required, hint=hint) for name, hint in hints.items())
-    model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
-    return Context(declared=schema is not None, schema=InputSchema(fields=found, model=model))
-
-
-def _of_workflow(graph: Any) -> InputSchema:
-    """Return the input of a graph that was not made from a StateGraph: one value, or one for each channel."""
-    if not isinstance(graph.input_channels, str):
-        names = [(name, graph.channels[name].ValueType) for name in graph.input_channels]
-        fields_of = tuple(Field(name=name, required=False, hint=hint) for name, hint in names)
-        return InputSchema(fields=fields_of, keeps_state=False)
-    hint = _input_type(graph)
-    if (get_origin(hint) or hint) in {dict, Mapping}:
-        return InputSchema(fields=(Field(name="prompt", required=False, hint=str),), any_field=True, keeps_state=False)
-    if not (is_typeddict(hint) or is_dataclass(hint) or (isclass(hint) and issubclass(hint, BaseModel))):
-        name = MESSAGES if _holds_messages(hint) else INPUT
-        return InputSchema(fields=(Field(name=name, required=True, hint=hint),), whole=True, keeps_state=False)
-    hints, required = _hints(hint), _required(hint, own=True)
-    found = tuple(Field(name=name, required=name in required, hint=kind) for name, kind in hints.items())
-    made = None if is_typeddict(hint) else TypeAdapter(hint)
-    model = hint if isclass(hint) and issubclass(hint, BaseModel) else None
-    return InputSchema(fields=found, model=model, made=made, keeps_state=False)
-
-
-def _input_type(graph: Any) -> Any:
-    """Return the type of a workflow's input, even if its module writes types as strings."""
-    hint = graph.channels[graph.input_channels].ValueType
-    return next(iter(workflow_types(graph)), Any) if isinstance(hint, str) else hint
-
-
-def workflow_types(graph: Any) -> list[Any]:
-    """Return the types that a workflow's function declares: for its input, its result and its saved value."""
-    if isinstance(graph, CompiledStateGraph):
-        return []
-    found = [getattr(node.bound, "func", None) or getattr(node.bound, "afunc", None) for node in graph.nodes.values()]
-    hints = [hint for function in found if function is not None for hint in _hints(function).values()]
-    return [*hints, *(inner for hint in hints for inner in get_args(hint))]
 
 
 def messages_of(values: Any) -> list[Any]:
@@ -471,14 +398,16 @@ def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: 
     return (*lines, Said(role="agent", text=shortened(_json(made), LONGEST_OUTCOME)))
 
 
-def _hints(schema: Any) -> dict[str, Any]:
+def hints_of(schema: Any) -> dict[str, Any]:
+    """Return the types of a class's fields or of a function's parameters; empty if they cannot be resolved."""
     try:
         return get_type_hints(schema)
     except (NameError, TypeError, AttributeError):  # names that only a type checker can resolve
         return {}
 
 
-def _required(schema: Any, *, own: bool) -> frozenset[str]:
+def required_in(schema: Any, *, own: bool) -> frozenset[str]:
+    """Return the fields that a class requires; those of a TypedDict only if the class is the graph's `own` input."""
     if isclass(schema) and issubclass(schema, BaseModel):
         return frozenset(name for name, one in schema.model_fields.items() if one.is_required())
     if is_dataclass(schema):
@@ -487,8 +416,9 @@ def _required(schema: Any, *, own: bool) -> frozenset[str]:
     return frozenset(getattr(schema, "__required_keys__", ())) if own else frozenset()
 
 
-def _holds_messages(hint: Any) -> bool:
-    return (isclass(hint) and issubclass(hint, BaseMessage)) or any(_holds_messages(part) for part in get_args(hint))
+def holds_messages(hint: Any) -> bool:
+    """Return whether a type is one of LangChain's messages, or holds them."""
+    return (isclass(hint) and issubclass(hint, BaseMessage)) or any(holds_messages(part) for part in get_args(hint))
 
 
 def _fault(check: TypeAdapter[Any], value_json: str) -> str:

@@ -19,6 +19,7 @@ from agent_runtime.graph.engine import inputs
 from agent_runtime.graph.engine.engine import BEFORE
 from agent_runtime.graph.engine.history import KEPT
 from agent_runtime.model.words import shortened
+from turnkeeper.config.surfaces import offered
 
 _OURS = frozenset({"grant", "turn_id", BEFORE, KEPT})  # keys of a checkpoint's metadata that no client needs
 _IMPORTED = "(imported)"  # the prompt of a thread that begins without a prompt
@@ -99,9 +100,16 @@ def _interrupt(one: Any) -> dict[str, Any]:
     return {"id": one.id, "value": one.value}
 
 
+async def described(graph: Any, xray: int | bool, namespace: str | None, recurse: bool) -> dict[str, Any]:
+    """Return a graph's drawing, its schemas and those of its subgraphs."""
+    drawn = await graph.aget_graph(xray=xray)
+    inner = {name: schemas_of(one) async for name, one in graph.aget_subgraphs(namespace=namespace, recurse=recurse)}
+    return {"graph": drawn.to_json(), "schemas": schemas_of(graph), "subgraphs": inner}
+
+
 def schemas_of(graph: Any) -> dict[str, Any]:
     """Return the schemas of a graph; a field whose type has no schema accepts any value."""
-    given, context = inputs.read_schema(graph), inputs.read_context(graph.context_schema)
+    given, context = inputs.read_schema(graph), offered("context schema", graph.context_schema)
     state = _of_state(graph) if isinstance(graph, CompiledStateGraph) else given.json_schema()
     known = state["properties"]
     output = {name: known.get(name, {}) for name in given.outputs if name in known}
@@ -112,7 +120,7 @@ def schemas_of(graph: Any) -> dict[str, Any]:
         "output_schema": {"type": "object", "properties": output} if output else state,
         "state_schema": state,
         "config_schema": {"type": "object", "properties": {}},
-        "context_schema": context.schema.json_schema() if context.declared else None,
+        "context_schema": context.schema.json_schema() if context and context.declared else None,
     }
 
 

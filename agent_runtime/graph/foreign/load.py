@@ -10,12 +10,13 @@ graph check`.
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -27,8 +28,10 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph_sdk import runtime as sdk_runtime
+from pydantic import BaseModel, TypeAdapter
+from typing_extensions import is_typeddict
 
-from agent_runtime.graph.engine.inputs import Context, InputSchema, read_context, read_schema, workflow_types
+from agent_runtime.graph.engine import inputs
 from agent_runtime.graph.foreign import packages
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
 from agent_runtime.graph.foreign.project import Reference, absolute_text, digest_of, find_graph, found_at
@@ -39,6 +42,7 @@ from agent_runtime.model.graphs import Assistant
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
 from agent_runtime.workspace.memory import Namespaces
+from turnkeeper.config.json_text import check_configurable
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 MOST_LAYERS = 4  # a factory may return a coroutine that returns a context manager that returns a builder
@@ -264,6 +268,84 @@ def _sentence(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {said}".split())[:500]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The configuration of a graph: LangGraph's context and `configurable`.
+
+    Attributes:
+        declared: True if the graph declares a context.
+    """
+
+    declared: bool
+    schema: inputs.InputSchema
+
+    def made(self, context_json: str, config_json: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Return the context and the configurable of a turn.
+
+        As on LangGraph's own server, each also gets the values of the other, because a graph may read either. Raises
+        InvalidInput for a reserved key, and for a context that does not fit the declared context.
+        """
+        context = check_configurable(json.loads(context_json or "{}"), "context")
+        config = check_configurable(json.loads(config_json or "{}"), "config")
+        configurable = context | config
+        if not self.declared:
+            return context or None, configurable
+        known = {field.name for field in self.schema.fields}
+        given = {name: value for name, value in config.items() if name in known} | context
+        return self.schema.checked(given, "context", of="context"), configurable
+
+
+def read_context(schema: Any) -> Context:
+    """Return the fields of a graph's declared context; None if the graph declares no context.
+
+    Fields of a TypedDict are optional: LangGraph does not check them, and templates read them with a default.
+    """
+    hints, needed = (
+        (inputs.hints_of(schema), inputs.required_in(schema, own=False)) if schema is not None else ({}, frozenset())
+    )
+    found = tuple(inputs.Field(name=name, required=name in needed, hint=hint) for name, hint in hints.items())
+    model = schema if inspect.isclass(schema) and issubclass(schema, BaseModel) else None
+    return Context(declared=schema is not None, schema=inputs.InputSchema(fields=found, model=model))
+
+
+def read_workflow(graph: Any) -> inputs.InputSchema:
+    """Return the input of a graph that was not made from a StateGraph: one value, or one for each channel."""
+    if not isinstance(graph.input_channels, str):
+        names = [(name, graph.channels[name].ValueType) for name in graph.input_channels]
+        fields_of = tuple(inputs.Field(name=name, required=False, hint=hint) for name, hint in names)
+        return inputs.InputSchema(fields=fields_of, keeps_state=False)
+    hint = _input_type(graph)
+    if (get_origin(hint) or hint) in {dict, Mapping}:
+        return inputs.InputSchema(
+            fields=(inputs.Field(name="prompt", required=False, hint=str),), any_field=True, keeps_state=False
+        )
+    if not (is_typeddict(hint) or is_dataclass(hint) or (inspect.isclass(hint) and issubclass(hint, BaseModel))):
+        name = inputs.MESSAGES if inputs.holds_messages(hint) else inputs.INPUT
+        return inputs.InputSchema(
+            fields=(inputs.Field(name=name, required=True, hint=hint),), whole=True, keeps_state=False
+        )
+    hints, required = inputs.hints_of(hint), inputs.required_in(hint, own=True)
+    found = tuple(inputs.Field(name=name, required=name in required, hint=kind) for name, kind in hints.items())
+    made = None if is_typeddict(hint) else TypeAdapter(hint)
+    model = hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
+    return inputs.InputSchema(fields=found, model=model, made=made, keeps_state=False)
+
+
+def _input_type(graph: Any) -> Any:
+    """Return the type of a workflow's input, even if its module writes types as strings."""
+    hint = graph.channels[graph.input_channels].ValueType
+    return next(iter(workflow_types(graph)), Any) if isinstance(hint, str) else hint
+
+
+def workflow_types(graph: Any) -> list[Any]:
+    """Return the types that a workflow's function declares: for its input, its result and its saved value."""
+    if isinstance(graph, CompiledStateGraph):
+        return []
+    found = [getattr(node.bound, "func", None) or getattr(node.bound, "afunc", None) for node in graph.nodes.values()]
+    hints = [hint for function in found if function is not None for hint in inputs.hints_of(function).values()]
+    return [*hints, *(inner for hint in hints for inner in get_args(hint))]
+
+
 __all__ = ["Opened", "absolute_text", "open_graph", "targets"]
 
 
@@ -371,7 +453,7 @@ def report(
     a tier; `label` is the graph's name in categories; `assistants` are the assistants of the graph.
     """
     loaded, problem, needed = opened.loaded, opened.problem(), packages.packages_of(opened.loaded.reference)
-    schema, shared = read_schema(loaded.graph), shared_names(opened.inspection.held)
+    schema, shared = inputs.read_schema(loaded.graph), shared_names(opened.inspection.held)
     context, of_tools = read_context(loaded.graph.context_schema), [one for one in categories if label in one.graphs]
     return {
         "reference": loaded.reference.text,
@@ -426,7 +508,7 @@ def verdict(opened: Opened) -> str:
     return "trusted" if opened.inspection.unguardable else "guarded"
 
 
-def _assistant(name: str, one: Assistant, context: Context, schema: InputSchema) -> dict[str, str]:
+def _assistant(name: str, one: Assistant, context: Context, schema: inputs.InputSchema) -> dict[str, str]:
     """Return an assistant of the graph and its errors; missing values are not errors, because a task may give them."""
     try:
         context.made(canonical(one.context), canonical(one.config))

@@ -12,6 +12,8 @@ SURFACE = Surface(
     commands=_COMMANDS,
     offers={
         "graphs": "agent_runtime.graph.foreign.graphs:open_graphs",
+        "workflow schema": "agent_runtime.graph.foreign.load:read_workflow",
+        "context schema": "agent_runtime.graph.foreign.load:read_context",
         "catalog": "agent_runtime.graph.foreign.project:read_catalog",
         "reports": "agent_runtime.graph.foreign.reports:Reports",
         "returned values": "agent_runtime.graph.foreign.reports:returned",

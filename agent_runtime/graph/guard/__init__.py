@@ -5,7 +5,7 @@ asks the gate for the calls of our own agent, `hooks` for every other tool call 
 """
 
 from agent_runtime.graph.guard.gate import Gate, LimitReached, shared_names
-from agent_runtime.graph.guard.hooks import over_limit, watched, watching
+from agent_runtime.graph.guard.hooks import ToolEvents, over_limit, watched, watching
 from agent_runtime.graph.guard.middleware import Guard
 
-__all__ = ["Gate", "Guard", "LimitReached", "over_limit", "shared_names", "watched", "watching"]
+__all__ = ["Gate", "Guard", "LimitReached", "ToolEvents", "over_limit", "shared_names", "watched", "watching"]

@@ -34,7 +34,7 @@ graph = builder.compile()
 async def states(bench: AuthorsBench) -> list[Any]:
     """Return the kept states of the thread, newest first, once pruning is over."""
     await bench.runtime.worker._turns.pruned()
-    graph = bench.runtime.engines.of("").graph
+    graph = bench.runtime.engines.of("")._graph
     return [one async for one in graph.aget_state_history({"configurable": {"thread_id": "thread-a"}})]
 
 
@@ -151,7 +151,7 @@ async def test_a_fork_is_made_once_if_the_process_dies_around_it(
 
 def hang_after(bench: AuthorsBench, source: str) -> asyncio.Event:
     """Let the process hang once the next checkpoint of this source is on disk. Return the event that it is."""
-    saver, reached = bench.runtime.engines.of("").graph.checkpointer, asyncio.Event()
+    saver, reached = bench.runtime.engines.of("")._graph.checkpointer, asyncio.Event()
     put = saver.aput
 
     async def cut(config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:

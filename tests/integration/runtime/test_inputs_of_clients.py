@@ -57,7 +57,7 @@ def client(given: dict[str, Any], **options: Any) -> dict[str, str]:
 
 
 async def state_of(bench: AuthorsBench) -> Any:
-    graph = bench.runtime.engines.of("").graph
+    graph = bench.runtime.engines.of("")._graph
     return await graph.aget_state({"configurable": {"thread_id": "thread-a"}})
 
 
@@ -72,7 +72,7 @@ async def opened(bench: AuthorsBench) -> None:
 
 def hang_at(bench: AuthorsBench, source: str) -> asyncio.Event:
     """Let the next checkpoint of this source never be written. Return the event that it was reached."""
-    saver, reached = bench.runtime.engines.of("").graph.checkpointer, asyncio.Event()
+    saver, reached = bench.runtime.engines.of("")._graph.checkpointer, asyncio.Event()
     put = saver.aput
 
     async def cut(config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:

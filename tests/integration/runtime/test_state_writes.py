@@ -82,7 +82,7 @@ async def test_a_write_that_is_on_disk_when_the_process_dies_is_not_made_again(b
     await bench.open()
     await bench.run(**client({"topic": "x"}))
     bench.module.ran.clear()
-    saver, reached = bench.runtime.engines.of("").graph.checkpointer, asyncio.Event()
+    saver, reached = bench.runtime.engines.of("")._graph.checkpointer, asyncio.Event()
     put = saver.aput
 
     async def kept(*given: Any) -> Any:

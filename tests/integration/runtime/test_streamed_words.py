@@ -12,8 +12,9 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agent_runtime.graph.checkpointer.saver import open_saver
-from agent_runtime.graph.engine.engine import Engine, Input
+from agent_runtime.graph.engine.engine import LocalEngine
 from agent_runtime.graph.engine.model_output import LiveOutput, OutputPiece
+from agent_runtime.graph.engine.protocol import Input
 from agent_runtime.model.turn import Category, TurnContext
 
 TURN = TurnContext(turn_id="turn-1", thread_id="th", channel="general", agent="agent0", category=Category(name="x"))
@@ -27,7 +28,7 @@ async def heard_of(graph: Any, folder: Path) -> list[OutputPiece]:
     """Run a graph whose channel is followed; return all the pieces that came."""
     checkpoints = await open_saver(folder / "checkpoints.db")
     live, found = LiveOutput(), list[OutputPiece]()
-    engine = Engine(graph.compile(checkpointer=checkpoints), checkpoints, foreign=True, live=live)
+    engine = LocalEngine(graph.compile(checkpointer=checkpoints), checkpoints, foreign=True, live=live)
 
     async def listen() -> None:
         while True:

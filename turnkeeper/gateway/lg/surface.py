@@ -9,6 +9,7 @@ SURFACE = Surface(
     offers={
         "rpc": "agent_runtime.service.langgraph:LangGraph",
         "run-events": "agent_runtime.graph.engine.run_events:RunEvents",
+        "description": "agent_runtime.graph.engine.states:described",
         "client-run": "agent_runtime.graph.engine.history:client_run",
         "run-options": "agent_runtime.graph.engine.history:change_run",
         "state-write": "agent_runtime.graph.engine.history:write_state",
