@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
             return
         home.create()
         home.check_sockets()
+        os.chdir(home.root)  # so tools and graphs find their files wherever the daemon was started
         with ProcessLock(home, PROCESS) as lock:
             os.environ.update(ENVIRONMENT)
             import_module("turnkeeper.config.started").write_start(home, PROCESS)

@@ -18,7 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from task_runner.dispatcher.runtime_client import Reconnector, Runtime, in_batches
 from task_runner.model import events
-from task_runner.model.task import HALTED, OPEN, Fire, Outcome
+from task_runner.model.task import COUNTED, HALTED, OPEN, Fire, Outcome
 from task_runner.planner import budgets, ledger, log_records, self_paced
 from task_runner.scheduler.events import Moved, TakenIn, emit_outcomes, take_in
 from task_runner.scheduler.planning import Planned, plan_tasks, take_over
@@ -186,7 +186,8 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     session.tasks.record_accepted(
         fire for fire in changed if fire.accepted_at is not None and before[fire.fire_id].accepted_at is None
     )
-    resumed = {fire.task_id for fire in changed if fire.outcome is Outcome.RUNNING and fire.fire_id in asked}
+    answered = [fire for fire in changed if fire.outcome not in HALTED and fire.fire_id in asked]
+    resumed = {fire.task_id for fire in answered if fire.kind in COUNTED}
     concerned = sorted({fire.task_id for fire in changed if fire.outcome is not Outcome.RUNNING} | resumed)
     done = Planned(events=recorded) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
     return done + emit_outcomes(session, moves, now)

@@ -29,7 +29,7 @@ class Lately:
     Attributes:
         complete: True if all reports arrived; otherwise a fire recorded as running may have ended long ago.
         ended_at: the end of the turn of a scheduled fire, if one ended.
-        resumed: True if a turn continues because the author answered.
+        resumed: True if a turn no longer waits for its author: it continues, or it ended.
     """
 
     complete: bool = True
@@ -68,7 +68,8 @@ def plan(
     busy = halted or any(row.outcome in model.UNDER_WAY for row in paced)
     if busy and not reachable:
         return _idle(snapshot, asks=asks)
-    skips = task.definition.overlap is model.Overlap.SKIP and not halted and not _unsent(rows)
+    waits = halted or lately.resumed  # times that came due while a fire waited for its author are missed
+    skips = task.definition.overlap is model.Overlap.SKIP and not waits and not _unsent(rows)
     if skips and busy and not halted_waits and _in_doubt(task, timetable, now, lately):
         return _idle(snapshot, asks=asks)
     ended_at = lately.ended_at if skips else None

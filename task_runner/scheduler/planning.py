@@ -130,7 +130,7 @@ def plan_tasks(
     Args:
         reachable: True if the runtime is reachable.
         ended: by task id, the turns that ended; their usage is counted and may pause the task.
-        resumed: the ids of tasks with a turn that continues because its author answered.
+        resumed: the ids of tasks with a turn that no longer waits for its author.
         complete: True if all reports about the tasks' turns arrived.
     """
     plans: list[tuple[Snapshot, Plan]] = []

@@ -9,13 +9,14 @@ from datetime import datetime, timedelta
 
 from task_runner.model.task import Fire, Outcome
 from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
+from task_runner.planner.overlap import OVERLAP
 from task_runner.store.rows import STOPPED, Cause, Outage
 
 # The longest gap between two consecutive outages. A running daemon records its presence every 5 s.
 _SLACK = timedelta(seconds=10)
 _MOST = 4  # the maximum number of outages that one cause names
 _STOPPED = {state.value: cause for state, cause in STOPPED.items()}
-_MISSED = frozenset({MISSED, TOO_OLD, CAPPED})
+_MISSED = frozenset({MISSED, TOO_OLD, CAPPED, OVERLAP})
 
 
 def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage], at: datetime | None = None) -> str:

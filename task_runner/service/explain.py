@@ -223,9 +223,7 @@ def _unanswered(asked: Question, covering: Fire | None) -> list[str]:
     if fire is None or fire.ended_at is None or (covering is not None and covering.entry_id == fire.entry_id):
         return []
     after = f"; catch-up {covering.policy} then decided about it" if covering is not None else ""
-    return [
-        f"It came due while {fire.fire_id} waited for its author, until {rfc3339(fire.ended_at)}: {fire.reason}{after}."
-    ]
+    return [f"It came due while {fire.fire_id} waited for you, until {rfc3339(fire.ended_at)}: {fire.reason}{after}."]
 
 
 def _of_self_paced(asked: Question) -> Explanation:
@@ -316,7 +314,7 @@ def _future(asked: Question) -> Explanation:
     if asked.task.state is TaskState.PAUSED and asked.task.wake_at is not None:
         lines.append(f"The task is paused, and resumes automatically before it, at {rfc3339(asked.task.wake_at)}.")
     if any(fire.outcome in model.HALTED for fire in asked.open):
-        lines.append("A fire of the task waits for its author. No other fire is sent until the author decides.")
+        lines.append("A fire of the task waits for you. No other fire is sent until you decide.")
     return Explanation("future", tuple(lines))
 
 
@@ -324,10 +322,10 @@ def _not_yet_planned(asked: Question) -> Explanation:
     halted = next((fire for fire in asked.open if fire.outcome in model.HALTED), None)
     busy = next((fire for fire in asked.open if fire.outcome in model.UNDER_WAY), None)
     if halted is not None:
-        what = "asks" if halted.outcome is Outcome.INTERRUPTED else "is held"
+        held = "" if halted.outcome is Outcome.INTERRUPTED else " is held and"
         line = (
-            f"It has not been planned: {halted.fire_id} {what} and waits for its author."
-            f" After the author decides, it counts as missed, and catch-up {asked.task.definition.catch_up} decides."
+            f"It has not been planned: {halted.fire_id}{held} waits for you: turnkeeper approvals list. It counts as"
+            f" missed, and after your decision catch-up {asked.task.definition.catch_up} decides."
         )
         return Explanation(halted.outcome.value, (line,))
     if busy is not None and asked.task.definition.overlap is model.Overlap.SKIP:
@@ -471,7 +469,7 @@ def _sending(entry: Fire) -> list[str]:
 
 def _turn(entry: Fire) -> list[str]:
     turn = f" {entry.turn_id}" if entry.turn_id else ""
-    waits = f"{entry.reason} (turnkeeper approvals list)" if entry.reason else "waits for its author"
+    waits = f"{entry.reason} (turnkeeper approvals list)" if entry.reason else "waits for you"
     under_way = {
         Outcome.SENT: "The runtime has not answered: the fire is sent again, with the same id, until it does.",
         Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.constellation import Constellation
+from tests.support.constellation import Constellation, suspended
 from tests.support.web import Answer, Web, serving
 from turnkeeper.clock import SystemClock
+from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME
 from turnkeeper.gateway.hooks import links
 
 pytestmark = pytest.mark.process
@@ -194,6 +195,41 @@ def test_a_link_decides_one_question_once_and_a_guess_none(constellation: Conste
         assert (row["decision"], row["decided_by"]) == ("approve", "gateway/web/link")
         for again in (web.ask(path, host=PUBLIC), web.ask(path, "POST", b"decision=reject", host=PUBLIC, **form)):
             assert (again.status, "used" in again.body) == (403, True)
+
+
+def test_a_link_still_works_after_the_runtime_hung_and_takes_the_reason_of_a_rejection(
+    constellation: Constellation,
+) -> None:
+    with open_to_all(constellation) as web:
+        constellation.create("boiler", "--in", "1s", "--prompt", "Remember: the boiler is old")
+        (asked,) = constellation.until("the question", lambda: constellation.ask("agent-runtime", "approvals", "list"))
+        link = links.link_to(constellation.home, asked["interrupt_id"], SystemClock().now())
+        path = link.removeprefix(f"https://{PUBLIC}")
+        with suspended(constellation, AGENT_RUNTIME):
+            silent = web.ask(path, host=PUBLIC)
+        assert silent.status == 503
+        assert [said in silent.body for said in ("within 2 seconds", "This link still works")] == [True, True]
+        form = {"content_type": "application/x-www-form-urlencoded", "origin": f"https://{PUBLIC}"}
+        shown = constellation.until("the page", lambda: shown_by(web, path))
+        assert re.search(r"once, until 20\d\d-\d\d-\d\d \d\d:\d\d UTC", shown)
+        hash_ = re.search(r"name=args_hash value='([^']*)'", shown)
+        assert hash_ is not None
+        body = f"decision=reject&reason=too+dear&args_hash={hash_[1]}".encode()
+        constellation.until("the answer", lambda: web.ask(path, "POST", body, host=PUBLIC, **form).status != 503)
+        (row,) = constellation.ask("agent-runtime", "approvals", "list", "--all")
+        assert (row["decision"], row["message"]) == ("reject", "too dear")
+        fresh = links.link_to(constellation.home, asked["interrupt_id"], SystemClock().now() + timedelta(seconds=5))
+        over = constellation.until(
+            "the reason", lambda: shown_by(web, fresh.removeprefix(f"https://{PUBLIC}"), status=409)
+        )
+        assert "was decided at 20" in over
+
+
+def shown_by(web: Web, path: str, status: int = 200) -> str:
+    """Return the page of a link, or an empty text if the runtime was too slow for it."""
+    answer = web.ask(path, host=PUBLIC)
+    assert answer.status in {status, 503}
+    return answer.body if answer.status == status else ""
 
 
 QUESTION = {"question": "Which bed?", "options": ["the left one", "the right one"], "since": "Monday"}

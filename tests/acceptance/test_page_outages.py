@@ -1,8 +1,6 @@
 """The page in Chromium while a process behind it is killed or suspended: what a person still sees, and what is said."""
 
-import os
 import re
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
-from tests.support.constellation import Constellation
+from tests.support.constellation import Constellation, suspended
 from tests.support.http_proxy import proxying
 from tests.support.machines import constellation_on, new_home
 from tests.support.program import WEB
@@ -19,7 +17,6 @@ from tests.support.web import Web, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, TASK_RUNNER, Daemon
 from turnkeeper.gateway.page.stores import outages
-from turnkeeper.storage.locking import holder_pid
 
 pytestmark = [
     pytest.mark.process,
@@ -71,18 +68,6 @@ def tab(context: BrowserContext, web: Web) -> Iterator[Tab]:
     yield made
     made.page.close()
     assert [one for one in made.complaints if not COMPLAINT.search(one)] == []
-
-
-@contextmanager
-def suspended(constellation: Constellation, daemon: Daemon) -> Iterator[None]:
-    """Stop a daemon's process in the middle of what it does, as a debugger or a full swap does."""
-    pid = holder_pid(constellation.home, daemon.name)
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def bar(page: Page, daemon: Daemon) -> Any:

@@ -79,7 +79,7 @@ def test_what_came_due_meanwhile_is_for_catch_up_and_explain_says_why(constellat
     assert after["count"] >= 2, "catch-up run-once: one fire for all that came due meanwhile"
     explained = constellation.ask("task-runner", "explain", "errand", "--at", after["first_nominal_at"])
     (told,) = [line for line in explained["lines"] if line.startswith("It came due while")]
-    assert told.startswith(f"It came due while {first['fire_id']} waited for its author, until ")
+    assert told.startswith(f"It came due while {first['fire_id']} waited for you, until ")
     assert told.endswith(f"{EXPIRED} 6s; catch-up run-once then decided about it.")
 
 

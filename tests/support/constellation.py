@@ -7,8 +7,9 @@ replaces itself by another runs as installed, and so does every process of a con
 
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime
 from subprocess import CompletedProcess
 from typing import Any, cast
@@ -26,7 +27,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER, Daemon, log_of
 from turnkeeper.rpc.channel import is_serving
-from turnkeeper.storage.locking import is_held
+from turnkeeper.storage.locking import holder_pid, is_held
 
 _UNSEEN = Outside()
 PROGRAMS = {
@@ -158,3 +159,15 @@ class Constellation(Driver):
 
 
 __all__ = ["AGENT_RUNTIME", "TASK_RUNNER", "Constellation", "Daemon"]
+
+
+@contextmanager
+def suspended(constellation: Constellation, daemon: Daemon) -> Iterator[None]:
+    """Stop a daemon's process in the middle of what it does, as a debugger or a full swap does."""
+    pid = holder_pid(constellation.home, daemon.name)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -110,9 +110,13 @@ class Question:
 
     @property
     def more(self) -> Mapping[str, Any]:
-        """The rest of the value, without the text and the options."""
+        """The rest of the value, without the text and the options. The arguments of a call are fields of their own."""
         shown = _SHOWN_APART if self.options else _SHOWN_APART - set(_OPTIONS)
-        return {key: one for key, one in self._fields.items() if key not in shown or not self.text}
+        rest = {key: one for key, one in self._fields.items() if key not in shown or not self.text}
+        args = rest.get("args")
+        if not isinstance(args, dict) or not self.text or args.keys() & rest.keys():
+            return rest
+        return {key: one for key, one in rest.items() if key != "args"} | args
 
     @property
     def _fields(self) -> Mapping[str, Any]:
@@ -205,6 +209,11 @@ def ways_of(asked: Any) -> list[str]:
     if question.options:
         return ["pick"] if question.is_closed else ["pick", "answer"]
     return ["answer", "approve", "reject"]
+
+
+def is_plain(asked: Any) -> bool:
+    """Return True if a graph asks in a form of its own, so that an approval means yes, and a rejection no."""
+    return _field(asked, "kind") == "question" and request_in(asked) is None
 
 
 def can_stand(asked: Any) -> bool:

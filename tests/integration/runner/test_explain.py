@@ -61,7 +61,7 @@ async def test_a_fire_says_how_it_was_sent_and_how_it_ended(rig: Rig, peer: Peer
     if verdict in {"interrupted", "held"}:
         await rig.pass_time(60)
         found, text = await asked(rig, 120)
-        assert (found, "waits for its author" in text) == (verdict, True), text
+        assert (found, "waits for you" in text) == (verdict, True), text
 
 
 async def test_skipped_by_policy(rig: Rig, peer: Peer) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,14 @@ def daemon(home: Home) -> Iterator[Daemon]:
     if made.process is not None and made.process.poll() is None:
         made.process.kill()
         made.process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_daemon_runs_in_its_home_wherever_it_is_started(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.serving()
+    assert daemon.process is not None
+    assert Path(f"/proc/{daemon.process.pid}/cwd").resolve() == daemon.home.root.resolve() != Path.cwd()
 
 
 def test_a_second_daemon_is_refused(daemon: Daemon) -> None:

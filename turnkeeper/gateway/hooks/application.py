@@ -1,8 +1,10 @@
 """The application below `/hooks`. Callers have no key here, so the signature of each request proves its origin."""
 
+import asyncio
 import json
 import os
 from collections import Counter
+from datetime import UTC
 from html import escape
 from typing import Any
 
@@ -30,11 +32,20 @@ _ANSWER = (
 )
 _BUTTONS = {
     "approve": "<button{} name=decision value=approve>Approve</button>",
-    "reject": "<button class=bad name=decision value=reject>Reject</button>",
+    "reject": "<label>Reason, which the agent reads <input name=reason autocomplete=off placeholder=optional></label>"
+    "<button class=bad name=decision value=reject>Reject</button>",
     "answer": _ANSWER,
     "respond": _ANSWER,
 }
-_ONCE = "<p class=meta>This link decides this one question, once. Whoever has it can decide.</p>"
+_OF_PLAIN = {
+    "approve": "<button name=decision value=approve>Yes</button>",
+    "reject": "<button name=decision value=reject>No</button>",
+}
+_ONCE = (
+    "<p class=meta>This link decides this question once, until {:%Y-%m-%d %H:%M} UTC. Whoever has it can decide.</p>"
+)
+_AGAIN = "<p>This link still works: <a href=''>try again</a>.</p>"
+_ANSWERS_WITHIN_S = 2.0
 
 
 class Hooks:
@@ -100,7 +111,10 @@ class Links:
         hidden = f"<input type=hidden name=args_hash value='{escape(asked.args_hash)}'>"
         about = escape(plain(asked.task_name or asked.channel))
         form = f"<form method=post><button hidden disabled></button>{hidden}{_buttons(asked)}</form>"
-        return HTMLResponse(plain_page(f"{about} waits for you", f"{said}{form}{_ONCE}"))
+        ends = links.ends_at(request.path_params["token"])
+        if asked.HasField("expires_at"):
+            ends = min(ends, asked.expires_at.ToDatetime(UTC))
+        return HTMLResponse(plain_page(f"{about} waits for you", f"{said}{form}{_ONCE.format(ends)}"))
 
     async def decide(self, request: Request) -> Response:
         """Send the decision to the runtime, once for each link."""
@@ -110,7 +124,8 @@ class Links:
         if decision not in _DONE or form.get("args_hash") != asked.args_hash:
             raise InvalidInput("is not a decision about what was shown", where="decision", hint="open the link again")
         answer = str(form.get("option", form.get("answer", ""))).strip()
-        said = answer if decision == "answer" else "by link"
+        reason = str(form.get("reason", "")).strip() if decision == "reject" else ""
+        said = answer if decision == "answer" else reason or "by link"
         links.use(self._gateway.home, token)
         try:
             await self._daemons.ResolveInterrupt(
@@ -118,24 +133,46 @@ class Links:
                     interrupt_id=asked.interrupt_id, decision=decision, args_hash=asked.args_hash, message=said
                 )
             )
-        except (Unreachable, InvalidInput):
+        except (Unreachable, InvalidInput) as error:
             links.give_back(self._gateway.home, token)
+            error.what += "; the decision may still be recorded" if isinstance(error, Unreachable) else ""
             raise
         done = f"<p>{_DONE[decision]}. You can close this page.</p>"
         return HTMLResponse(plain_page("Decided", done))
 
     async def _asked(self, request: Request) -> Any:
         id_ = links.question_of(self._gateway.home, request.path_params["token"], self._gateway.clock.now())
-        waiting = (await self._daemons.ListInterrupts(agents.ListInterruptsRequest())).interrupts
-        found = [one for one in waiting if one.interrupt_id == id_]
-        if not found:
-            raise Conflict("this question waits no more: it was decided, or it ended")
-        return found[0]
+        for every in (False, True):
+            listed = (await self._questions(every=every)).interrupts
+            found = next((one for one in listed if one.interrupt_id == id_), None)
+            if found is not None and found.status == "pending":
+                return found
+        raise Conflict(_ended(found))
+
+    async def _questions(self, *, every: bool) -> Any:
+        """Return the pending questions, or all. Raises Unreachable after two seconds without an answer."""
+        try:
+            async with asyncio.timeout(_ANSWERS_WITHIN_S):
+                return await self._daemons.ListInterrupts(agents.ListInterruptsRequest(all=every))
+        except TimeoutError:
+            raise Unreachable(f"agent-runtime did not answer within {_ANSWERS_WITHIN_S:.0f} seconds") from None
 
     async def problem(self, _request: Request, error: Exception) -> Response:
         assert isinstance(error, TurnkeeperError)
-        alert = f"<p role=alert>{escape(plain(error.what))}</p>"
+        again = _AGAIN if isinstance(error, Unreachable | InvalidInput) else ""
+        alert = f"<p role=alert>{escape(plain(error.what))}.</p>{again}"
         return HTMLResponse(plain_page("Not decided", alert), status_of(error))
+
+
+def _ended(asked: agents.Interrupt | None) -> str:
+    """Return why a question does not wait any more. None for a question that is not stored any more."""
+    if asked is None:
+        return "this question no longer exists: its conversation was deleted"
+    if asked.decision == "expired":
+        return "this question expired without an answer"
+    if not asked.decision:
+        return "this question ended with its turn, without a decision"
+    return f"this question was decided at {asked.resolved_at.ToDatetime():%Y-%m-%d %H:%M} UTC: {asked.decision}"
 
 
 def _arguments(asked: agents.Interrupt) -> list[tuple[str, str]]:
@@ -155,7 +192,8 @@ def _buttons(asked: agents.Interrupt) -> str:
     ways, options = forms.ways_of(asked), map(forms.option_text, forms.question_of(asked).options)
     made = [f"<button name=option value='{escape(one)}'>{escape(plain(one))}</button>" for one in options]
     main = next((way for way in ways if way not in {"reject", "edit"}), "")
-    made += [_BUTTONS[way].format(" class=main" * (way == main)) for way in ways if way in _BUTTONS]
+    buttons = _BUTTONS | _OF_PLAIN if forms.is_plain(asked) else _BUTTONS
+    made += [buttons[way].format(" class=main" * (way == main)) for way in ways if way in buttons]
     return "".join(made)
 
 

@@ -8,7 +8,7 @@ import hmac
 import os
 import re
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.config.settings import load_settings
@@ -26,6 +26,11 @@ def link_to(home: Home, interrupt_id: str, now: datetime) -> str:
             said = f"{int((now + LASTS).timestamp())}.{interrupt_id}"
             return f"{origin}/hooks/decide/{said}.{_mac(home, said)}"
     return ""
+
+
+def ends_at(token: str) -> datetime:
+    """Return the time until which a link is valid, to the second."""
+    return datetime.fromtimestamp(int(token.partition(".")[0]), UTC)
 
 
 def question_of(home: Home, token: str, now: datetime) -> str:

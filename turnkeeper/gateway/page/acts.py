@@ -78,7 +78,7 @@ class Acts:
             settle = partial(self._settle, fate)
             return self._shell.back(request, unsure, "/ui/decisions", tone="unsure", settle=settle)
         except TurnkeeperError as error:
-            return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", tone="bad")
+            return self._shell.back(request, f"Not decided: {_why(error)}", "/ui/decisions", tone="bad")
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def decide_several(self, request: Request) -> Response:
@@ -239,7 +239,7 @@ class Acts:
             text = f"{error}. The change may still be made, and the page shows it when the daemon answers.{again}"
             return self._shell.back(request, text, default, tone="unsure")
         except TurnkeeperError as error:
-            return self._shell.back(request, f"Nothing was changed: {error}", default, tone="bad")
+            return self._shell.back(request, f"Nothing was changed: {_why(error)}", default, tone="bad")
         said = told if isinstance(told, str) else told(answer)
         if isinstance(asked, schedules.DisableTaskRequest):
             said = said.replace("is disabled", f"is {views.state_of(answer)}")
@@ -282,6 +282,11 @@ class Acts:
             "/ui/tasks/{name}/edit": self.edit,
             "/ui/tasks/{name}/do/{action}": self.change_state,
         }
+
+
+def _why(error: TurnkeeperError) -> str:
+    """Return an error in the words of the page; the remedy of a silent daemon is a command, so replace it."""
+    return f"{error.what}; press the button again in a few seconds" if isinstance(error, Unreachable) else str(error)
 
 
 class Unsure(Unreachable):

@@ -34,6 +34,8 @@ TONES = (
 _DOES = {"permission": "asks to call", "proposal": "proposes to call", "question": "asks you"}
 _DID = {"permission": "asked to call", "proposal": "proposed to call", "question": "asked you"}
 
+UNMET = ("its approval was rejected", "its approval expired")  # so begins the error of a turn whose fire is rejected
+
 
 def tone(state: str) -> str:
     """Return the colour of a state. If there are several words, the last one decides.
@@ -81,10 +83,16 @@ class Card:
         return bool(self.ways)
 
     @property
+    def is_plain(self) -> bool:
+        """True for a graph's question in a form of its own."""
+        return self.kind == "interrupt" and forms.is_plain(self.of)
+
+    @property
     def begins(self) -> str:
         """The beginning of the arguments, question or proposal, in one line."""
+        asks = self.body if self.is_plain else ""
         pairs = ", ".join(f"{name}: {value}" for name, value, _ in pairs_in(self.args))
-        shown = pairs or (self.args if self.args not in {"", "{}"} else unmarked(self.body))
+        shown = unmarked(asks) or pairs or (self.args if self.args not in {"", "{}"} else unmarked(self.body))
         text = " ".join(shown.split())
         return text if len(text) <= BEGINNING else f"{text[:BEGINNING]}…"
 
@@ -101,9 +109,8 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
     title = ", ".join(call["tool"] for call in calls) or one.tool or {"question": "a question"}.get(one.kind, one.kind)
     shown = pretty(one.args_json)
     if one.kind == "question":
-        value = question.value if not calls else calls[0]["args"] if len(calls) == 1 else calls
-        is_more = isinstance(value, list) or (isinstance(value, dict) and value.keys() - _SHOWN)
-        shown = json.dumps(value, indent=2, ensure_ascii=False) if is_more else ""
+        value = calls[0]["args"] if len(calls) == 1 else calls or (question.more if question.text else question.value)
+        shown = json.dumps(value, indent=2, ensure_ascii=False) if value and isinstance(value, list | dict) else ""
     missing = "" if one.kind == "proposal" else one.missing_scope  # the category grants it, but is not autonomous
     facts = {"missing scope": missing, "category": one.category, "only this once": one.once_only}
     facts = {name: said for name, said in facts.items() if f" {said} " not in f" {one.question} "}  # shown only once
@@ -122,7 +129,6 @@ def _ways(one: agents.Interrupt) -> list[str]:
     return [*ways, "for_task"] if forms.can_stand(one) else ways
 
 
-_SHOWN = {"question", "options", "allows_text"}  # parts of a graph's question that the card shows as text and buttons
 _NO_PAGE = "it is marked as accepted in this channel; no page changes"
 
 

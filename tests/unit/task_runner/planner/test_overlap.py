@@ -77,6 +77,29 @@ def test_under_skip_too_what_comes_due_while_the_author_is_asked_is_missed(state
     task.check_coverage()
 
 
+@pytest.mark.parametrize(("policy", "missed"), [(ONCE, ("waiting", "", 3)), (SKIP, ("skipped", "missed", 3))])
+def test_under_skip_what_came_due_while_the_author_was_asked_is_missed_when_the_turn_continues(policy, missed) -> None:
+    task = running(Overlap.SKIP, catch_up=policy)
+    task.turn(TurnState.INTERRUPTED, at(61))
+    task.plan(at(200))
+    task.turn(TurnState.RESUMED, at(255))
+    task.write(plan(task.snapshot, task.timetable, at(255), lately=Lately(resumed=True)))
+    assert task.entries() == [("running", "", 1), missed]
+    ends(task, 270, heard_at=270)
+    assert task.entries() == [("succeeded", "", 1), ("pending", "", 3) if policy is ONCE else missed]
+    task.check_coverage()
+
+
+@pytest.mark.parametrize(("policy", "missed"), [(ONCE, ("pending", "", 3)), (SKIP, ("skipped", "missed", 3))])
+def test_under_skip_what_came_due_while_the_author_was_asked_is_missed_if_only_the_end_is_heard(policy, missed) -> None:
+    task = running(Overlap.SKIP, catch_up=policy)
+    task.turn(TurnState.INTERRUPTED, at(61))
+    task.turn(TurnState.SUCCEEDED, at(255))
+    task.write(plan(task.snapshot, task.timetable, at(255), lately=Lately(ended_at=at(255), resumed=True)))
+    assert task.entries() == [("succeeded", "", 1), missed]
+    task.check_coverage()
+
+
 def test_a_fire_that_is_tried_again_is_taken_in_by_the_next_under_skip_too() -> None:
     task = running(Overlap.SKIP, retries=2)
     ends(task, 70, heard_at=70, state=TurnState.FAILED)

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from task_runner.model.task import Fire, Outcome, TaskId
 from task_runner.planner.catch_up import MISSED
+from task_runner.planner.overlap import OVERLAP
 from task_runner.service.causes import cause_of
 from task_runner.store.rows import Cause, Outage
 from tests.unit.task_runner.simulated import at
@@ -28,6 +29,13 @@ def missed(*seconds: int) -> Fire:
 def test_of_two_outages_that_end_at_once_the_cause_is_the_longer_one() -> None:
     held, silent = outage(Cause.HELD, 60, 360), outage(Cause.SILENT, 240, 360)
     assert cause_of(missed(240), GRACE, [silent, held]) == cause_of(missed(240), GRACE, [held, silent]) == str(held)
+
+
+def test_a_time_that_was_skipped_by_overlap_names_the_outage_that_hid_the_end_of_the_fire_before() -> None:
+    down = outage(Cause.RUNNER, 60, 180)
+    overlapped = replace(missed(120), reason=OVERLAP)
+    assert cause_of(overlapped, GRACE, [down]) == str(down)
+    assert cause_of(replace(overlapped, first_at=at(240), last_at=at(240)), GRACE, [down]) == ""
 
 
 def test_what_began_after_a_fire_was_sent_did_not_make_it_late() -> None:

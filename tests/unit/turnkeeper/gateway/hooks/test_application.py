@@ -29,3 +29,22 @@ def test_the_main_button_of_a_link_is_the_first_way(
     main = [value for value in values if value != "reject"][:1]
     assert re.findall(r"class=main name=decision value=(\w+)", shown) == main
     assert ("name=answer" in shown) is has_field
+    assert ("name=reason" in shown) is ("Reject" in shown)
+
+
+def test_a_question_in_a_form_of_its_own_is_answered_or_takes_yes_or_no() -> None:
+    shown = application._buttons(agents.Interrupt(kind="question", args_json=json.dumps({"value": "Which colour?"})))
+    assert re.findall(r">(\w+)</button>", shown) == ["Answer", "Yes", "No"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (None, "no longer exists"),
+        (agents.Interrupt(status="resolved", decision="expired"), "expired without an answer"),
+        (agents.Interrupt(status="void"), "ended with its turn, without a decision"),
+        (agents.Interrupt(status="resolved", decision="reject"), "was decided at 1970-01-01 00:00 UTC: reject"),
+    ],
+)
+def test_a_link_to_a_question_that_is_over_says_how_it_ended(asked: agents.Interrupt | None, said: str) -> None:
+    assert said in application._ended(asked)

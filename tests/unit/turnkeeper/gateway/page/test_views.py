@@ -60,6 +60,19 @@ def test_a_graphs_question_is_decided_as_it_may_be(says: dict[str, object], ways
     assert (list(card.ways), card.title) == (ways, title)
 
 
+def test_the_question_about_a_lost_answer_is_shown_in_words() -> None:
+    text = "The answer was lost. Run it again?"
+    value = {
+        "question": text, "options": ["run it", "leave it"], "allows_text": False,
+        "tool": "shell", "args": {"command": "rsync", "n": 1},
+    }  # fmt: skip
+    said = json.dumps({"value": value})
+    card = views.card_of_interrupt(agents.Interrupt(kind="question", status="pending", question=text, args_json=said))
+    assert json.loads(card.args) == {"tool": "shell", "command": "rsync", "n": 1}
+    assert card.begins == text
+    assert (card.ways, card.is_plain) == (["pick"], True)
+
+
 def test_a_proposed_page_is_compared_with_the_version_that_it_was_made_from() -> None:
     proposed = agents.Candidate(page_id="p", title="P", body="a\nb\n", base_version=2, lifecycle="candidate")
     card = views.card_of_candidate(proposed, agents.Page(page_id="p", body="a\nc\n", version=2))
