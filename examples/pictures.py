@@ -1,7 +1,7 @@
-"""Make the pictures of the README from one real run in a temporary home: `make pictures`.
+"""Makes the pictures for the README from a real run in a temporary home: `make pictures`.
 
-The terminal's picture is what the commands print on a terminal of 80 columns. The page's picture is a screenshot by
-Chromium, which `make test-services` installs.
+The picture of the terminal is the output of the commands on a terminal of 80 columns. The page's picture is a
+screenshot by Chromium, which `make test-services` installs.
 """
 
 import fcntl
@@ -48,13 +48,13 @@ STORY = (
     ("kill -9 $(cat ~/.turnkeeper/state/run/agent-runtime.pid)", ()),
     ("turnkeeper triage", (("> ", "a"),)),
 )
-# The fonts of rich's template come from another host: a picture that asks for them shows less where that is refused.
+# The template of rich loads its fonts from another host. Where this is refused, a picture would show less.
 _GIVEN = str(signature(Console.export_svg).parameters["code_format"].default)
 TEMPLATE = re.sub(r"@font-face \{\{.*?\n    \}\}\n", "", _GIVEN, flags=re.DOTALL)
 
 
 class Author:
-    """A person at a terminal of 80 columns, with a home folder of their own."""
+    """A person at a terminal of 80 columns, with a separate home folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.notes, programs = folder, folder / "notes", folder / "bin"
@@ -70,7 +70,7 @@ class Author:
         self.environ = {name: value for name, value in os.environ.items() if name != "TURNKEEPER_HOME"} | own
 
     def type(self, command: str, answers: tuple[tuple[str, str], ...] = ()) -> str:
-        """Return what a command prints on the terminal, with its colours. Type each answer after its question."""
+        """Return the output of a command on the terminal, with its colours. Type each answer after its question."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         argv = ["bash", "-c", command]
@@ -90,7 +90,7 @@ class Author:
 
 
 def seen(said: str) -> str:
-    """Return what stays on the screen, with its colours: a line that was erased, or written over, is gone."""
+    """Return the final content of the screen, with its colours. Leave out lines that were erased or overwritten."""
     lines, row = [""], 0
     for part in re.findall(r"\x1b\[[\d;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", said.replace("\r\n", "\n")):
         if part == "\n":
@@ -106,14 +106,14 @@ def seen(said: str) -> str:
 
 
 def draw(transcript: str, path: Path) -> None:
-    """Write a transcript with its colours as a picture of a terminal."""
+    """Write a transcript, with its colours, as a picture of a terminal."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(transcript), highlight=False)
     path.write_text(console.export_svg(title="Turnkeeper", code_format=TEMPLATE, unique_id="turnkeeper"))
 
 
 def photograph(address: str, path: Path) -> None:
-    """Write what the page shows in Chromium to a picture."""
+    """Write a screenshot of the page in Chromium to a picture."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         page = browser.new_page(viewport={"width": 1180, "height": 740}, locale="en-GB", color_scheme="light")
@@ -125,7 +125,7 @@ def photograph(address: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Play the run, and write both pictures."""
+    """Do the run, and write both pictures."""
     PICTURES.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tk-"))
     author = Author(folder)

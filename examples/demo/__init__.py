@@ -1,1 +1,1 @@
-"""The demonstration: the whole product as a story that checks its own claims."""
+"""The demonstration: a story that shows the whole product and checks its own claims."""

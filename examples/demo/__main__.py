@@ -1,4 +1,4 @@
-"""Play the demonstration in a temporary home, and check every claim: `python -m examples.demo`."""
+"""Runs the demonstration in a temporary home, and checks every claim: `python -m examples.demo`."""
 
 import argparse
 import sys
@@ -9,13 +9,11 @@ from turnkeeper.errors import EXIT_INTERRUPTED, TurnkeeperError
 
 
 def main() -> str | int:
-    """Play the demonstration. Return 1 if a claim does not hold, and the reason if it cannot be played."""
+    """Run the demonstration. Return 1 if a claim is false, or the reason if the demonstration cannot run."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument(
-        "--keep", action="store_true", help="keep the temporary home, so that you can look around in it"
-    )
+    parser.add_argument("--keep", action="store_true", help="keep the temporary home, so that you can inspect it")
     on_several = (
-        "play it on two runners and three runtimes that share a temporary PostgreSQL server, while some are killed"
+        "use two runners and three runtimes that share a temporary PostgreSQL server, while some of them are killed"
     )
     parser.add_argument("--cluster", action="store_true", help=on_several)
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""The demonstration on several machines: the same story, while one of each kind is killed every few seconds.
+"""The demonstration on several machines: the same story, while one process of each kind is killed every few seconds.
 
-Two runners and three runtimes, each with its own home, share a throw-away PostgreSQL. A command runs in some home whose
-daemon serves, as an author's command on any of the machines would. A killed daemon is started again at once, as by its
-supervisor; meanwhile the other machines continue its work.
+Two runners and three runtimes, each with its own home, share a temporary PostgreSQL server. A command runs in any home
+whose daemon serves, like an author's command on any of the machines. A killed daemon is started again at once, as its
+supervisor would do; meanwhile the other machines continue its work.
 """
 
 import os
@@ -33,13 +33,13 @@ CONFIG = '[store]\nurl = "{url}"\n[node]\nname = "{name}"\n'
 
 
 class Machine(Driver):
-    """One home and its one daemon.
+    """A home and its only daemon.
 
     Attributes:
-        name: its name for the others.
+        name: its name for the other machines.
         daemon: the daemon that runs there.
         in_use: locked while a command runs there, and while its daemon is killed.
-        pid: its daemon's pid; 0 while there is none.
+        pid: the pid of its daemon; 0 while there is none.
     """
 
     def __init__(self, home: Home, daemon: Daemon) -> None:
@@ -57,7 +57,7 @@ class Machine(Driver):
         return is_serving(self.home.socket(self.daemon.name))
 
     def end(self, number: int) -> int:
-        """End its daemon by a signal. Return the pid it had."""
+        """End its daemon by a signal. Return the pid of the daemon."""
         os.kill(self.pid, number)
         os.waitpid(self.pid, 0)
         ended, self.pid = self.pid, 0
@@ -65,7 +65,7 @@ class Machine(Driver):
 
 
 class ClusterStage(Stage):
-    """The stage of the story: a throw-away database, and the machines that share it."""
+    """The stage of the story: a temporary database, and the machines that share it."""
 
     beginning = "One PostgreSQL, two runners and three runtimes with a home each, some real input, two tasks"
     comes_back = "Its next process continues the turn, or another runtime does once the dead one's lease has expired."
@@ -81,7 +81,7 @@ class ClusterStage(Stage):
         self.killed = 0
 
     def type(self, *argv: str, **environ: str) -> None:
-        """Run a command on a ready machine, or `init`, `up` and `down` on each. Show it with its output."""
+        """Run a command on a ready machine, or run `init`, `up` and `down` on each machine. Show it with its output."""
         if argv[0] != "turnkeeper":
             super().type(*argv, **environ)
             return
@@ -94,12 +94,12 @@ class ClusterStage(Stage):
             return machine.attempt(*argv, **environ)
 
     def fires(self, task: str) -> list[Fire]:
-        """Ask some runner for a task's fires."""
+        """Ask any runner for the fires of a task."""
         with self._serving(TASK_RUNNER.name) as machine:
             return machine.fires(task)
 
     def kill(self, daemon: Daemon) -> int:
-        """Kill the runtime that began the newest turn. Return the pid it had."""
+        """Kill the runtime that began the newest turn. Return its pid."""
         newest = [event["pid"] for event in self.events() if event["event"] == "turn.started"][-1]
         machine = next((m for m in self.machines if m.daemon is daemon and m.pid == newest), self.machines[-1])
         return self._kill(machine)
@@ -145,10 +145,10 @@ class ClusterStage(Stage):
             self._killer.join()
 
     def _kill_for_ever(self) -> None:
-        """Kill a runner and a runtime every few seconds, each in turn, and start them again."""
+        """Kill a runner and a runtime every few seconds, in turns, and start them again."""
         number = 0
         while not self._over.wait(KILL_S):
-            # A busy machine starts them slowly: faster kills would leave the cluster down.
+            # A busy machine starts them slowly, so more frequent kills would leave the cluster down.
             if not self._clock.poll(self._all_serve, timeout_s=KILL_S, every_s=0.2):
                 continue
             for kind in (TASK_RUNNER, AGENT_RUNTIME):
@@ -166,7 +166,7 @@ class ClusterStage(Stage):
 
     @contextmanager
     def _serving(self, program: str) -> Iterator[Machine]:
-        """Yield a machine whose daemon answers, and protect the daemon from kills meanwhile."""
+        """Yield a machine whose daemon answers, and prevent kills of the daemon meanwhile."""
 
         def free() -> Machine | None:
             for machine in (m for m in self.machines if m.daemon.name == program):
@@ -186,7 +186,7 @@ class ClusterStage(Stage):
 
 
 def perform(*, keep: bool) -> bool:
-    """Play the story on several machines. Return True if every claim held.
+    """Play the story on several machines. Return True if every claim was true.
 
     Raises:
         TurnkeeperError: PostgreSQL is not installed.

@@ -1,6 +1,6 @@
-"""Drives a home from outside, as a person or a script would: runs commands, calls the daemons, starts and kills them.
+"""Drives a home from outside, like a person or a script: runs commands, calls the daemons, starts and kills them.
 
-The demonstration and the acceptance tests use it; they observe only what users can observe.
+The demonstration and the acceptance tests use it. It observes only what users can observe.
 """
 
 import json
@@ -36,7 +36,7 @@ _PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "tu
 
 
 class Driver:
-    """One home and its daemons, driven from outside.
+    """A home and its daemons, driven from outside.
 
     Attributes:
         home: the state directory.
@@ -53,7 +53,7 @@ class Driver:
         self._environ = dict(environ) | {VARIABLE: str(home.root)}
 
     def attempt(self, *argv: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command, with additional variables. Return its result, whatever the exit code."""
+        """Run a command, with additional variables. Return its result, even if the exit code is not 0."""
         program, *rest = argv
         return subprocess.run(
             [sys.executable, "-P", "-m", _PACKAGES[program], *rest],
@@ -66,7 +66,7 @@ class Driver:
         )
 
     def ask(self, *argv: str) -> Any:
-        """Run a command for its JSON. Raises TurnkeeperError if it fails."""
+        """Run a command and return its JSON. Raises TurnkeeperError if it fails."""
         done = self.attempt(*argv, "-o", "json")
         if done.returncode:
             raise TurnkeeperError(done.stderr.strip(), where=" ".join(argv))
@@ -85,7 +85,7 @@ class Driver:
         raise TurnkeeperError(f"waited {timeout_s:.0f}s for {what}")
 
     def ask_all(self, commands: Iterable[Sequence[str]]) -> list[Any]:
-        """Run several commands side by side for their JSON. Raises TurnkeeperError if one fails."""
+        """Run several commands in parallel and return their JSON. Raises TurnkeeperError if one fails."""
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
             return list(pool.map(lambda argv: self.ask(*argv), commands))
 
@@ -106,7 +106,7 @@ class Driver:
         return [entry for entry in self.history(task) if entry["outcome"] == outcome]
 
     def until_settled(self, task: str, count: int = 1) -> None:
-        """Wait until a task has at least `count` entries, none of them open."""
+        """Wait until a task has at least `count` entries, and none of them is open."""
 
         def probe() -> bool:
             return len(self.fires(task)) >= count and not self.is_open(task)
@@ -126,9 +126,9 @@ class Driver:
             runner.close()
 
     def start(self, *daemons: Daemon, **environ: str) -> None:
-        """Start daemons, both unless named, with additional variables. Return once all answer.
+        """Start daemons, by default both, with additional variables. Return after all of them answer.
 
-        Raises TurnkeeperError if one ended or did not answer in time, with the last lines of its log.
+        Raises TurnkeeperError, with the last lines of the log, if one ended or did not answer in time.
         """
         wanted, environ = daemons or DAEMONS, self._environ | environ
         children = {one: None if is_held(self.home, one.name) else spawn(self.home, one, environ) for one in wanted}
@@ -150,14 +150,14 @@ class Driver:
         self.until(f"{daemon.name} to answer", answers, _START_TIMEOUT_S)
 
     def stop(self, *daemons: Daemon) -> None:
-        """Stop the named daemons, which a supervisor would start again. Without names, stop everything."""
+        """Stop the named daemons. A supervisor would start them again. Without names, stop everything."""
         for daemon in reversed(daemons):
             stop(self.home, daemon)
         if not daemons:
             bring_down(self.home)
 
     def kill(self, daemon: Daemon) -> int:
-        """End a daemon by kill -9. Return the pid it had."""
+        """End a daemon by kill -9. Return its pid."""
         return kill(self.home, daemon)
 
     def now(self) -> datetime:
@@ -170,11 +170,11 @@ class Driver:
 
 
 def end_in_good_order() -> None:
-    """Make a signal that ends this process raise KeyboardInterrupt, once, so that nothing interrupts the cleanup."""
+    """Convert a signal that ends this process to KeyboardInterrupt, once, so that nothing interrupts the cleanup."""
 
     def interrupt(_number: int, _frame: Any) -> None:
         for number in heeded:
-            signal.signal(number, lambda *_: None)  # unlike SIG_IGN, no started program inherits it
+            signal.signal(number, lambda *_: None)  # unlike SIG_IGN, this is not inherited by started programs
         raise KeyboardInterrupt
 
     heeded = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]

@@ -1,20 +1,18 @@
-"""Checks the invariants on the history of any run.
+"""Checks the invariants on the history of a run.
 
 A history is the event log of all processes, the runner's ledger and the runtime's turns, each in the form in which
-users get them (`logs/events-*.jsonl`, `turnkeeper task history -o json`, `turnkeeper turns list -o json`). The log
-may lack the last lines before a crash, and lines for which a full disk had no room (`events.lost`). So the invariants
-are checked on the ledger and the turns. Only the log has the times of sending, and which process ran a turn and for
-how long. What left the home and what came in is checked if the history has it.
+users get them (`logs/events-*.jsonl`, `turnkeeper task history -o json`, `turnkeeper turns list -o json`). The log may
+lack the last lines before a crash, and lines for which a full disk had no room (`events.lost`). So the invariants are
+checked on the ledger and the turns. Only the log contains the times of sending, and the process and the duration of
+each turn. Traffic that left or entered the home is checked if the history contains it.
 
-    I1  no committed fire is lost once everything has drained
-    I2  no turn without a fire or a message that asked for it
-    I3  at most one turn for each (fire, attempt), and one process starts it at most once
-    I4  turns on one thread never overlap
-    I6  nothing fires early; no scheduled nominal time fires twice
-    I7  the cursor passed t if and only if exactly one scheduled entry covers t
-    I8  each result of a fire goes to a target once, under one key; what counts as delivered was received
-    I9  a webhook that was answered 2xx triggered its task, and no webhook's id triggered a task twice
-    I10 a call of an MCP server's tool was sent at most once, and once more for each time that its author said so
+    I1  no committed fire is lost once everything has drained I2  there is no turn without a fire or a message that
+    asked for it I3  at most one turn for each (fire, attempt), and one process starts it at most once I4  turns on one
+    thread never overlap I6  nothing fires early; no scheduled nominal time fires twice I7  the cursor passed t if and
+    only if exactly one scheduled entry covers t I8  each result of a fire goes to a target once, under one key;
+    everything that counts as delivered was received I9  a webhook that was answered 2xx triggered its task, and no
+    webhook's id triggered a task twice I10 a call of an MCP server's tool was sent at most once, and once more for each
+    time that its author said so
 """
 
 import json
@@ -37,7 +35,7 @@ _NEVER_RAN = frozenset({"skipped", "coalesced", "pruned", "waiting"})
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """Traffic outside the home. None means that a place was not watched.
+    """Traffic outside the home. None means that this traffic was not watched.
 
     Attributes:
         received: requests that receivers of deliveries got: `key` and `body`.
@@ -80,7 +78,7 @@ class Violation:
 
     Attributes:
         invariant: the invariant's number, such as `I3`.
-        what: which fire, turn or thread, and how.
+        what: the fire, turn or thread, and the fault.
     """
 
     invariant: str

@@ -1,6 +1,6 @@
-"""A throw-away PostgreSQL server on a socket in a separate folder, for the demonstration and for tests.
+"""A temporary PostgreSQL server on a socket in a separate folder, for the demonstration and for tests.
 
-It ends with the process that started it, and its stop deletes all its files.
+It ends with the process that started it. When it is stopped, all its files are deleted.
 """
 
 import os
@@ -18,14 +18,14 @@ from turnkeeper.errors import TurnkeeperError
 SETTINGS = {
     "listen_addresses": "",
     "shared_buffers": "32MB",
-    "fsync": "off",  # its data survives a crash of its processes, not a power cut
+    "fsync": "off",  # data survives a crash of the server's processes, but not a power cut
     "full_page_writes": "off",
     "log_checkpoints": "off",
 }
 
 
 def find_binaries() -> Path | None:
-    """Return the folder of PostgreSQL's programs, of the newest version. None if it is not installed."""
+    """Return the folder of PostgreSQL's programs, of the newest version. None if PostgreSQL is not installed."""
     if (found := shutil.which("postgres")) is not None:
         return Path(found).parent
     installed = Path("/usr/lib/postgresql").glob("*/bin/postgres")
@@ -58,7 +58,7 @@ class Server:
         self._start()
 
     def create(self, template: str = "template0") -> str:
-        """Create a database, empty or as a copy of another. Return its URL."""
+        """Create a database that is empty or a copy of another one. Return its URL."""
         self._made += 1
         name = f"test_{self._made}"
         self._connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY wal_log'.encode())
@@ -80,7 +80,7 @@ class Server:
         shutil.rmtree(self.folder)
 
     def _start(self) -> None:
-        """Start the server. The starting thread must outlive it."""
+        """Start the server. The thread that starts the server must outlive it."""
         command = self._command(self._binaries / "postgres", "-D", str(self.folder / "data"), *self._options)
         with self._said.open("a") as said:
             self._process = subprocess.Popen(command, stderr=said)  # noqa: S603

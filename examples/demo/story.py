@@ -1,6 +1,6 @@
-"""The demonstration: runs commands as a person would, shows their output, and checks every claim.
+"""The demonstration: runs commands like a person, shows their output, and checks every claim.
 
-A claim is checked only with the output of the commands.
+A claim is checked only by the output of the commands.
 """
 
 import shlex
@@ -25,12 +25,12 @@ _WIDTH = 78
 
 
 class Stage(Driver):
-    """The stage of the story: one throwaway home.
+    """The stage of the story: one temporary home.
 
     Attributes:
         beginning: the title of the first act.
         comes_back: the sentence after a kill of the runtime in a turn.
-        claims: (the claim, True if it held), in the order of the story.
+        claims: (the claim, True if it was true), in the order of the story.
     """
 
     beginning = "A home, two processes, some real input, two tasks"
@@ -72,7 +72,7 @@ class Stage(Driver):
         self._tick(text, held)
 
     def recall(self) -> bool:
-        """Show every claim once more. Return True if all of them held."""
+        """Show every claim again. Return True if all of them were true."""
         for text, held in self.claims:
             self._tick(text, held)
         return bool(self.claims) and all(held for _, held in self.claims)
@@ -210,7 +210,7 @@ def _at(text: str) -> datetime:
 
 
 def perform(*, keep: bool) -> bool:
-    """Play the story in a throwaway home. Return True if every claim held."""
+    """Run the story in a temporary home. Return True if every claim was true."""
     folder = Path(tempfile.mkdtemp(prefix="turnkeeper-"))
     place = Home(root=folder / "home")
     stage = Stage(place)

@@ -1,4 +1,4 @@
-"""A chat model made of three rules, so that the project runs without a key: look, water the driest bed, report."""
+"""A chat model of three rules, so that the project runs without a key: check the beds, water the driest one, report."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Rules(BaseChatModel):
         return "rules"
 
     def bind_tools(self, tools: Sequence[Any], **_kwargs: Any) -> "Rules":
-        """Return the model itself: its rules know the tools by name."""
+        """Return the model itself, because its rules know the tools by name."""
         del tools
         return self
 
