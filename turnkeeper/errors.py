@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+BUDGET = "budget: "  # the beginning of the reason for a pause by a task's budget
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 3

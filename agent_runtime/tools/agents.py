@@ -37,7 +37,7 @@ def agent_tools(agent_messages: AgentMessages) -> list[ToolSpec]:
 
     async def turn_fail(reason: Annotated[str, "why, in a sentence that the author reads"]) -> Result:
         """End this turn at once, as failed, because you could not do what was asked. Call it last, and alone."""
-        raise GaveUp(" ".join(reason.split()) or "the agent gave no reason")
+        raise GaveUp("the agent gave up: " + (" ".join(reason.split()) or "it gave no reason"))  # the runner parses it
 
     return [spec(agent_send, scope=SCOPE, effect="write"), spec(turn_fail, scope=FAIL, effect="read")]
 

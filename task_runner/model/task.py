@@ -124,6 +124,7 @@ UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
 IN_ORDER = frozenset({Outcome.SUCCEEDED, Outcome.REJECTED})  # the turn finished without an error
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # the runtime writes this if a turn asked and got no answer
+GAVE_UP = "the agent gave up: "  # the runtime writes this if the agent called turn_fail
 REFUSED = "its approval was rejected"  # the runtime writes this if the author rejected a call
 MISASKED = "its wake-up could not be read"  # the runtime writes this as the reason of a fire
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json", "run_json")  # fields that choose what a task runs

@@ -11,14 +11,13 @@ from datetime import UTC, datetime, time, timedelta
 
 from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, TaskState, Usage, replace
 from task_runner.timetable import zone
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import BUDGET, InvalidInput
 
 MONEY = "money_per_day"  # in millionths of the owner's currency
 HOURLY = ("turns_per_hour", "tokens_per_hour")
 DEFAULT_HOURLY = {"turns_per_hour": 600}  # the hourly limit of a self-paced task whose budget sets none
 KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), MONEY, *HOURLY)
 LARGEST = 1_000_000_000_000
-BUDGET = "budget: "  # the prefix of the reason for a pause
 _SECOND = timedelta(seconds=1)
 
 

@@ -7,7 +7,7 @@ changes nothing.
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, REFUSED, UNANSWERED, Fire, Outcome, replace
+from task_runner.model.task import GAVE_UP, LONGEST_REASON, MISASKED, OPEN, REFUSED, UNANSWERED, Fire, Outcome, replace
 
 _SHORTEST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 60.0
@@ -117,11 +117,11 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
         started = fire.started_at if state is TurnState.HELD else fire.started_at or moment
         why = error[:LONGEST_REASON] if state is TurnState.HELD else ""
         return replace(known, outcome=_OPEN_STATES[state], started_at=started, reason=why)
-    if state is TurnState.FAILED and fire.retries:
+    by_agent = state in {TurnState.SUCCEEDED, TurnState.SILENT} or error.startswith(GAVE_UP)
+    denied = by_agent and any(said in error for said in (UNANSWERED, REFUSED))
+    if state is TurnState.FAILED and fire.retries and not denied:
         return _tried_again(known, at, error)
-    outcome, reason = _FINAL_STATES[state]
-    if state in {TurnState.SUCCEEDED, TurnState.SILENT} and any(said in error for said in (UNANSWERED, REFUSED)):
-        outcome, reason = Outcome.REJECTED, ""
+    outcome, reason = (Outcome.REJECTED, "") if denied else _FINAL_STATES[state]
     if error.startswith(MISASKED):
         reason = ""  # The error replaces `silent` too, because the author must learn of it.
     return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=moment)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from task_runner.model import task as model
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
 from task_runner.planner import event_triggers, overlap
-from task_runner.planner.budgets import BUDGET
 from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.causes import cause_of, lasting
@@ -18,6 +17,7 @@ from task_runner.service.views import show_fire, stamp
 from task_runner.store.rows import Cause, Note, Outage
 from task_runner.store.store import Session
 from turnkeeper.config.surfaces import offered
+from turnkeeper.errors import BUDGET
 from turnkeeper.times import format_duration, format_rough, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
 

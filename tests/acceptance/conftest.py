@@ -6,10 +6,13 @@ With `--database postgres` it is two machines that share a database: one is aske
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
 from tests.support.constellation import Constellation
-from tests.support.machines import constellation_on
+from tests.support.machines import constellation_on, new_home
 from tests.support.postgres import Server
+from tests.support.tabs import chromium
+from tests.support.web import Web, serving
 from turnkeeper.config.home import Home
 
 
@@ -25,3 +28,24 @@ def constellation(stopped: Constellation) -> Constellation:
     """Both daemons, running."""
     stopped.start()
     return stopped
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def unsupervised(browser: Browser) -> Iterator[Constellation]:
+    """Both daemons of a module without a supervisor: a killed one stays dead until a test starts it again."""
+    del browser  # where there is none, nothing is started
+    with new_home() as home, constellation_on(None, home) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def web(unsupervised: Constellation) -> Iterator[Web]:
+    with serving(unsupervised.home) as made:
+        yield made

@@ -45,6 +45,8 @@ def test_a_rejected_call_has_no_effect_and_the_turn_goes_on(constellation: Const
     waits = constellation.command("turnkeeper", "task", "explain", "errand")
     assert "It asked you at " in waits
     assert 'text="the pump was replaced", tier="channel") needs memory.put' in waits
+    (question,) = constellation.ask("turnkeeper", "task", "explain", "errand")["questions"]
+    assert question.partition(": ")[2] in " ".join(waits.split())
     constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--reject", "not now")
     (fire,) = constellation.until_outcome("errand", "rejected")
     reason = "its approval was rejected: memory_put"

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.support.constellation import Constellation
 from tests.support.machines import TwoMachines, constellation_on, new_home
 from tests.support.postgres import Server
-from tests.support.tabs import PATIENCE_MS, Tab, absent, asks, chromium, decision
+from tests.support.tabs import PATIENCE_MS, Tab, absent, asks, decision
 from tests.support.web import ROOT, Web, configure, free_port, settings
 from turnkeeper.gateway.page import stores
 
@@ -24,12 +24,6 @@ PAGES = (
     *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit", "/ui/new"),
     *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=1m", "/ui/timeline?span=1y", "/ui/pages", "/ui/pages/garden", "/ui/memory", "/ui/find", "/ui/tokens", "/ui/machines"),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,9 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from tests.support.constellation import Constellation, suspended
 from tests.support.http_proxy import proxying
-from tests.support.machines import constellation_on, new_home
 from tests.support.program import WEB
-from tests.support.tabs import PATIENCE_MS, Tab, asks, chromium, decision
-from tests.support.web import Web, serving
+from tests.support.tabs import PATIENCE_MS, Tab, asks, decision
+from tests.support.web import Web
 from turnkeeper.clock import SystemClock
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, TASK_RUNNER, Daemon
 from turnkeeper.gateway.page.stores import outages
@@ -30,24 +29,8 @@ COMPLAINT = re.compile(
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
-def constellation(browser: Browser) -> Iterator[Constellation]:
-    """Both daemons without a supervisor, so that what is killed stays dead until a test starts it again."""
-    del browser  # where there is none, nothing is started
-    with new_home() as home, constellation_on(None, home) as made:
-        made.start()
-        yield made
-
-
-@pytest.fixture(scope="module")
-def web(constellation: Constellation) -> Iterator[Web]:
-    with serving(constellation.home) as made:
-        yield made
+def constellation(unsupervised: Constellation) -> Constellation:
+    return unsupervised
 
 
 @pytest.fixture

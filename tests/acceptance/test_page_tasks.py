@@ -7,9 +7,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.constellation import Constellation
-from tests.support.machines import constellation_on, new_home
-from tests.support.tabs import PATIENCE_MS, Tab, chromium
-from tests.support.web import Web, serving
+from tests.support.tabs import PATIENCE_MS, Tab
+from tests.support.web import Web
 
 pytestmark = [
     pytest.mark.process,
@@ -19,23 +18,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
-def constellation(browser: Browser) -> Iterator[Constellation]:
-    del browser  # where there is none, nothing is started
-    with new_home() as home, constellation_on(None, home) as made:
-        made.start()
-        yield made
-
-
-@pytest.fixture(scope="module")
-def web(constellation: Constellation) -> Iterator[Web]:
-    with serving(constellation.home) as made:
-        yield made
+def constellation(unsupervised: Constellation) -> Constellation:
+    return unsupervised
 
 
 @pytest.fixture

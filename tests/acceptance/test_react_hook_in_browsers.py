@@ -13,7 +13,7 @@ from tests.acceptance.test_langgraph_clients import MAJORS
 from tests.support import pages
 from tests.support.langgraph import CLIENTS, Lg
 from tests.support.machines import constellation_on, new_home
-from tests.support.tabs import PATIENCE_MS, absent, chromium
+from tests.support.tabs import PATIENCE_MS, absent
 from tests.support.web import configure, serving
 
 pytestmark = [
@@ -60,12 +60,6 @@ builder.add_sequence([plan, draft, publish])
 builder.add_edge(START, "plan")
 graph = builder.compile()
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

@@ -36,14 +36,15 @@ def explain(
     """
     given = at if time_of_day(at) else console.time_given(at, past=True)
     answer = runner().call(wire.ExplainFireRequest(name=name, at=given))
+    asked = offered("questions of a turn", answer.fire.turn_id) or ()
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        asked = offered("questions of a turn", answer.fire.turn_id) or ()
         deliveries = offered("deliveries of a fire", console.home(), texts.entry_name(answer.fire)) or ()
         for line in (*answer.lines, *asked, *deliveries):
             console.say(console.for_people(line))
         return
     row = texts.row_of(answer, without={"lines", "fire", "revision"}) | {
         "lines": list(answer.lines),
+        "questions": list(asked),
         "revision": answer.revision or None,
         "fire": texts.fire_row(answer.fire) if answer.HasField("fire") else None,
     }

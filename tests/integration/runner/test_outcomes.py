@@ -33,6 +33,20 @@ async def test_a_turn_is_followed_to_its_end(rig: Rig, peer: Peer) -> None:
     assert (task.state, task.last_outcome) == ("active", "failed")
 
 
+async def test_a_fire_whose_agent_gives_up_after_a_refusal_is_rejected_and_not_tried_again(
+    rig: Rig, peer: Peer
+) -> None:
+    await rig.create(retries=2)
+    why = "the agent gave up: the mail was not sent; its approval was rejected: send_mail"
+    peer.now = rig.clock.now
+    async with rig.running():
+        fire_id = await fire(rig, peer)
+        await peer.play(fire_id, State.STARTED)
+        await peer.play(fire_id, State.FAILED, error=why)
+        await rig.trail.saw("fire.settled")
+    assert await rig.history() == [("rejected", why, 1)]
+
+
 async def test_a_rejected_fire_has_an_outcome_an_event_and_a_reason_of_its_own(rig: Rig, peer: Peer) -> None:
     await rig.create(pause_after_failures=1)
     for name in ("succeeded", "rejected", "failed"):

@@ -75,6 +75,16 @@ async def test_a_rejection_tells_the_model_why(bench: Bench) -> None:
     assert shown.interrupts[0].decision == "reject"
 
 
+async def test_an_agent_that_gives_up_after_a_refusal_fails_its_turn_with_both_reasons(bench: Bench) -> None:
+    bench.category("work", tools=["turn.fail"])
+    bench.script["go"] = [calls(("note", {"text": "x"})), calls(("turn_fail", {"reason": "no note"}))]
+    event = await bench.run()
+    (question,) = await bench.pending()
+    await bench.resolve(question.interrupt_id, "reject")
+    ended = await resumed(bench, event)
+    assert (ended.state, ended.error) == (STATES.FAILED, "the agent gave up: no note; its approval was rejected: note")
+
+
 async def test_a_rejection_is_no_reason_once_the_author_approved_the_same_tool_later(bench: Bench) -> None:
     event, question = await asked(bench, calls(("note", {"text": "x"})), calls(("note", {"text": "y"})))
     await bench.resolve(question.interrupt_id, "reject")

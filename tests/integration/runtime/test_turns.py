@@ -272,7 +272,7 @@ async def test_an_agent_that_could_not_do_the_task_ends_its_turn_as_failed_with_
     bench.category("work", tools=["turn.fail"])
     bench.script["go"] = [calls(("turn_fail", {"reason": "the server\n did not answer"})), AIMessage("never said")]
     event = await bench.run(1)
-    assert (event.state, event.error) == (STATES.FAILED, "the server did not answer")
+    assert (event.state, event.error) == (STATES.FAILED, "the agent gave up: the server did not answer")
     (turn,) = await bench.conversation()
     assert "never said" not in [message.text for message in turn.messages]
     bench.script["again"] = [AIMessage("done")]

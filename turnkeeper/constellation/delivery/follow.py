@@ -15,7 +15,7 @@ from typing import Any
 from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.delivery import outbox, targets
 from turnkeeper.constellation.delivery.outbox import SETTLING, WAITING, Delivery, delivery_key
-from turnkeeper.errors import NotFound
+from turnkeeper.errors import BUDGET, NotFound
 from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.database import Database
@@ -38,7 +38,6 @@ NEVER_BEGAN = {
     "quarantined": "it could not be started, so the task was quarantined",
 }
 LOOK_BACK = timedelta(days=30)  # the greatest age of an undelivered skipped time at a start
-BUDGET = "budget: "  # the beginning of the note about a pause by a budget
 NEWEST_OF_ALL, NEWEST_OF_ONE = 500, 20
 AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # seconds before the next query of the ledger about a fire that is still open
 NEWEST_TURNS = 20

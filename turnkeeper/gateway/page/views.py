@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from turnkeeper.console.unseen import counted, in_words, plain
+from turnkeeper.errors import BUDGET
 from turnkeeper.gateway.page.stores import Outage, Run, Spent
 from turnkeeper.gateway.page.text import fields, instant, pairs_in, pretty, unmarked
 from turnkeeper.gateway.page.when import typed
@@ -238,7 +239,7 @@ def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[schedul
 
 def stopped_by_budget(tasks: Iterable[schedules.Task]) -> list[tuple[schedules.Task, str]]:
     """Return the tasks that their budget stops now, each with the limit and the amount used."""
-    why = ((task, task.paused_note.removeprefix("budget: ")) for task in tasks if task.state == "paused")
+    why = ((task, task.paused_note.removeprefix(BUDGET)) for task in tasks if task.state == "paused")
     return [(task, limit) for task, limit in why if limit != task.paused_note]
 
 
