@@ -140,8 +140,10 @@ def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> me
             _DEPTH.of(sum(1 for _ in runtime.mailboxes.queued())),
             _QUEUED.of(runtime.worker.waiting),
             _STORE.of({(name,): metrics.bytes_of(path) for name, path in stores.items()}),
-            _TROUBLE.of(bool(runtime.trouble())),
         )
 
-    source = metrics.Source([*counted.all, metrics.restarts(home.run, PROCESS)], read, runtime.trouble)
+    def known() -> Sequence[Any]:
+        return (_TROUBLE.of(bool(runtime.trouble())),)
+
+    source = metrics.Source([*counted.all, metrics.restarts(home.run, PROCESS)], read, runtime.trouble, known)
     return metrics.Exporter(source, runtime.log, path=home.http(PROCESS), port=settings.metrics.agent_runtime_port)

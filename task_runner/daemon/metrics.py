@@ -18,6 +18,9 @@ _TASKS = Gauge("turnkeeper_tasks", f"tasks that are not deleted{OF_ALL}")
 _SCHEDULED = Gauge("turnkeeper_tasks_scheduled", f"tasks with a time at which they are due or checked again{OF_ALL}")
 _OVERDUE = Gauge("turnkeeper_fires_overdue_seconds", f"how long the first fire that could be sent has waited{OF_ALL}")
 _STORE = Gauge("turnkeeper_store_bytes", "size of a store on disk, if it is a file", "store")
+_LOST = Gauge(
+    "turnkeeper_machines_lost", f"machines that share the store and have not been seen for a minute or longer{OF_ALL}"
+)
 _TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks the process, else 0")
 
 
@@ -77,17 +80,22 @@ def export(home: Home, runner: Runner, settings: Settings, clock: Clock) -> Expo
         due = found.next_ready_at
         overdue_s = 0.0 if due is None else max(0.0, (clock.now() - due).total_seconds())
         return (
-            _CONNECTED.of(runner.dispatcher.connected),
             _OPEN.of({(outcome.value,): found.open_fires.get(outcome.value, 0) for outcome in sorted(OPEN)}),
             _TASKS.of(found.tasks),
             _SCHEDULED.of(found.scheduled),
             _OVERDUE.of(overdue_s),
             _STORE.of({} if runner.store.is_shared else {("schedules",): bytes_of(home.schedules_db)}),
+        )
+
+    def known() -> Sequence[Any]:
+        return (
+            _CONNECTED.of(runner.dispatcher.connected),
+            _LOST.of(runner.beat.lost if runner.beat else 0),
             _TROUBLE.of(bool(runner.trouble())),
         )
 
     def unready() -> str:
         return runner.trouble() or ("" if runner.dispatcher.connected else "agent-runtime is not connected")
 
-    source = Source([*counted.all, restarts(home.run, PROCESS)], read, unready)
+    source = Source([*counted.all, restarts(home.run, PROCESS)], read, unready, known)
     return Exporter(source, runner.log, path=home.http(PROCESS), port=settings.metrics.task_runner_port)

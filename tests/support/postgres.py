@@ -31,6 +31,14 @@ class Server(postgres.Server):
         """Return the first row of a query."""
         return self._connection.execute(query.encode(), values).fetchone()
 
+    def pause(self) -> None:
+        """Stop the server; a standby misses what the primary commits from now on."""
+        self._end(signal.SIGINT)
+
+    def resume(self) -> None:
+        """Start the server again."""
+        self._start()
+
     def dump_tables(self) -> None:
         """Prepare the tables of new stores (`templates.py`), which otherwise takes most of a short test."""
         pg_dump = (self._binaries / "postgres").resolve().with_name("pg_dump")
@@ -55,10 +63,6 @@ class Standby(Server):
         (until,) = primary.asked("SELECT pg_current_wal_lsn()")
         behind = "SELECT pg_last_wal_replay_lsn() < %s"
         assert SystemClock().poll(lambda: self.asked(behind, until) == (False,), timeout_s=60, every_s=0.01)
-
-    def pause(self) -> None:
-        """Stop the standby, so that it misses what the primary commits from now on."""
-        self._end(signal.SIGINT)
 
     def promote(self) -> None:
         """Start the standby again, as the new primary."""

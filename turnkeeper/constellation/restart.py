@@ -83,6 +83,10 @@ class Restarter:
     def _refusal(self) -> str:
         """Return why the daemon could not start again. Return an empty string if it could."""
         errors = preflight(self._home)
+        try:
+            daemons.check_places(self._home, self._daemon)
+        except TurnkeeperError as error:
+            errors.append(error)
         return str(errors[0]) if errors else daemons.refusal(self._home, self._daemon, self._environ)
 
     def _start(self) -> None:

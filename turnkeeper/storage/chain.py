@@ -221,9 +221,9 @@ class SharedChains:
         return removed
 
     def restored(self, connection: sa.Connection, at: datetime, of: Recorder, incarnation: str) -> None:
-        """Record that the database was restored to an earlier time. The record holds each chain's last number."""
+        """Record that the database was restored to an earlier time, and the last number that each chain had then."""
+        ends = [[head["chain"], head["through"]] for head in self.heads(connection)]  # before this adds records
         self.begin(connection, at, of, dict)
-        ends = [[head["chain"], head["through"]] for head in self.heads(connection)]
         self.append(connection, at, [{"kind": RESTORED, "incarnation": incarnation, "ends": ends}], of)
 
     def heads(self, connection: sa.Connection) -> Iterator[dict[str, Any]]:

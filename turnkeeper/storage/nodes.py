@@ -152,7 +152,8 @@ class Nodes:
         """
         if not alone(connection, "gone"):
             return []
-        found = silent(self.listed(connection), at := int(_NOW.value(connection)))
+        before = (at := int(_NOW.value(connection))) - int(ALERT_AFTER_S * 1e6)
+        found = [node for node in silent(self.listed(connection)) if node.alerted_us < before]
         for node in found:
             self.alerted(connection, node, at)
         return found
@@ -162,13 +163,12 @@ class Nodes:
         self._alerted.run(connection, of=node.node_id, alerted_us=at_us)
 
 
-def silent(found: Sequence[Node], at_us: int) -> list[Node]:
-    """Return the newest process of each machine that has been silent for long and was not yet reported."""
+def silent(found: Sequence[Node]) -> list[Node]:
+    """Return the newest process of each machine that has been silent for long."""
     newest: dict[tuple[str, str], Node] = {}
     for node in sorted(found, key=lambda node: node.beat_at):
         newest[node.name, node.host] = node
-    limit_us = int(ALERT_AFTER_S * 1e6)
-    return [node for node in newest.values() if node.silent_s >= ALERT_AFTER_S and node.alerted_us < at_us - limit_us]
+    return [node for node in newest.values() if node.silent_s >= ALERT_AFTER_S]
 
 
 def name_of(settings: NodeSettings) -> str:
@@ -226,6 +226,7 @@ class Beat:
         on_seen: called at each beat with all processes, and the time.
         lacking: digests that other processes of the same role had at the last beat and this process lacks.
         others: the facts of the other processes of the same role that were not draining at the last beat.
+        lost: the number of machines that had been silent for long at the last beat.
     """
 
     def __init__(
@@ -242,6 +243,7 @@ class Beat:
         self._steady_since = self._last = clock.monotonic()
         self.lacking = frozenset[str]()
         self.others: Sequence[Mapping[str, str]] = ()
+        self.lost = 0
 
     async def run(self) -> None:
         while True:
@@ -268,6 +270,7 @@ class Beat:
         alike = [each for each in self._others_of(found) if each.lives]
         self.lacking = lacking(facts, [each.facts for each in alike if CORDONED not in each.facts])
         self.others = [each.facts for each in alike if not each.draining]
+        self.lost = len(silent(found))
         self.on_seen(found, from_us(at))
         was_set_s = abs((from_us(at) - self._clock.now()).total_seconds())
         self._clock.set(from_us(at), self._clock.monotonic() - asked)

@@ -247,3 +247,30 @@ def test_another_key_goes_on_and_only_trusted_keys_count_where_they_are_named(
     lines = [json.loads(json.dumps(line)) for line in export(other.home)]
     assert verify.check(lines).faults == []
     assert verify.check(lines, [key(one), key(other)]).faults == []
+
+
+def test_a_database_of_before_a_new_key_verifies_after_it_was_marked_as_restored(
+    machines: list[Machine], cluster: Cluster
+) -> None:
+    one, other = machines
+    cluster.sql.execute("SET search_path = runner")
+    tables = ("audit_records", "audit_chains")
+    for table in tables:
+        cluster.sql.execute(f"CREATE TABLE public.{table} AS TABLE {table}".encode())
+    KeyFile(one.home, AUDIT).rotate(SystemClock().now(), ENTROPY)
+    assert one.look() == other.look() == []  # the chain of the new key begins
+    one.write(8)
+    assert one.look() == other.look() == []
+    for machine in machines:
+        machine.close()
+    for table in tables:
+        cluster.sql.execute(f"TRUNCATE {table}".encode())
+        cluster.sql.execute(f"INSERT INTO {table} TABLE public.{table}".encode())
+    cluster.sql.execute("DELETE FROM runtime.owners")
+    mark_restored(one.home)
+    machines[:] = [Machine(cluster.url, machine.home, machine.name) for machine in machines]
+    for machine in machines:
+        machine.write(9)
+        machine.look()
+        assert machine.faults() == []
+    assert examine(other.home).notes

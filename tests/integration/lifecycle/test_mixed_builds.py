@@ -1,4 +1,4 @@
-"""Processes of another build than the command's are named by `up`, `status` and `doctor`, and restarted on request."""
+"""`up`, `status` and `doctor` name processes of another build or with older settings; `up --restart` restarts them."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.constellation import Constellation
+from tests.support.program import WEB
+from tests.support.web import Web, free_port, settings
 from turnkeeper.config.build import build
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
+from turnkeeper.errors import EXIT_CONFLICT
 
 pytestmark = pytest.mark.process
 ALL = (*DAEMONS, SUPERVISOR)
@@ -39,6 +42,27 @@ def test_each_process_of_another_build_is_named_and_restarted_on_request(home: H
         now = {daemon.name: process_of(home, daemon) for daemon in ALL}
         assert [name for name in before if before[name] == now[name]] == []
         assert " build" not in said(constellation, "status")
+    finally:
+        constellation.stop()
+
+
+def test_up_restart_stops_nothing_if_a_process_could_not_listen_again(home: Home) -> None:
+    constellation = Constellation(home)
+    port = free_port()
+    home.config.write_text(settings(port))
+    try:
+        constellation.command("turnkeeper", "up")
+        everything = (*ALL, WEB)
+        before = {daemon.name: process_of(home, daemon) for daemon in everything}
+        with Web.listening() as taken:
+            home.config.write_text(settings(taken))
+            done = constellation.attempt("turnkeeper", "up", "--restart")
+            assert (done.returncode, "web keeps running as it is" in done.stderr) == (EXIT_CONFLICT, True), done.stderr
+            assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in done.stderr
+        assert {daemon.name: process_of(home, daemon) for daemon in everything} == before
+        home.config.write_text(settings(port, 'langgraph_channel = "other"\n'))
+        constellation.command("turnkeeper", "up", "--restart")
+        assert process_of(home, WEB) != before["web"], "its own port does not keep it from a restart"
     finally:
         constellation.stop()
 

@@ -10,11 +10,12 @@ import pytest
 
 from tests.support.clock import ManualClock, look_again
 from turnkeeper.config.settings import Settings
-from turnkeeper.errors import Unreachable
+from turnkeeper.errors import ServerTrouble, TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway
 from turnkeeper.gateway.page.live import REST_S, SETTLE_S, Changes
 from turnkeeper.gateway.page.reads import _between
 from turnkeeper.gateway.page.shell import FRESH_S, Answers, Shell, Silence
+from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 DAY = timedelta(days=1)
@@ -25,6 +26,7 @@ class Runner:
 
     def __init__(self) -> None:
         self.asked, self.away = 0, False
+        self.refuses: TurnkeeperError | None = None
         self.stopped: asyncio.Event | None = None
         self.changes = asyncio.Queue[object]()
         self.watched = list[Any]()
@@ -34,6 +36,8 @@ class Runner:
         await look_again()
         if self.stopped is not None:
             await self.stopped.wait()
+        if self.refuses is not None:
+            raise self.refuses
         if self.away:
             raise Unreachable("task-runner cannot be reached")
         return schedules.ListTasksResponse(total=self.asked)
@@ -105,6 +109,28 @@ async def test_while_a_daemon_is_away_its_newest_answer_is_shown_with_its_time_a
     assert page.silent == {"task-runner": Silence(since=clock.now(), read_at=read_at)}
     await shell.ask(schedules.ListTasksRequest(channel="never read"))
     assert page.silent["task-runner"].is_partly_unknown
+
+
+async def test_a_daemon_that_cannot_use_its_store_is_shown_like_one_that_is_away_until_its_store_answers(
+    clock: ManualClock,
+) -> None:
+    two = Two(clock)
+    shell = Shell(cast("Gateway", two))
+    assert (await shell.ask(schedules.ListTasksRequest())).total == 1
+    read_at = clock.now()
+    clock.advance(60)
+    two.one.refuses, page = ServerTrouble("the database does not answer"), shell.begin()
+    assert (await shell.ask(schedules.ListTasksRequest())).total == 1, "the newest that is known"
+    silence = Silence(since=clock.now(), read_at=read_at, why="the database does not answer")
+    assert page.silent == {"task-runner": silence}
+    await shell.ask(agents.ListTurnsRequest())
+    two.one.refuses = None
+    await shell.ask(agents.ListCategoriesRequest())
+    assert set(shell.answers.away) == {"task-runner", "agent-runtime"}, "categories are no rows of a store"
+    clock.advance(60)
+    await shell.ask(schedules.ListTasksRequest())
+    await shell.ask(agents.ListTurnsRequest())
+    assert (shell.answers.away, shell.answers.troubles) == ({}, {})
 
 
 async def test_the_kept_answer_for_a_period_that_moves_is_found_by_its_length(clock: ManualClock) -> None:

@@ -95,9 +95,14 @@ def _stop_on_purpose(home: Home, daemon: daemons.Daemon) -> str:
 def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> None:
     """Raise TurnkeeperError if a daemon could not start with the supervisor's variables or, without it, `environ`."""
     known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
+    kept = f"{daemon.name} keeps running as it is, since it could not start again: "
+    try:
+        daemons.check_places(home, daemon)
+    except TurnkeeperError as error:
+        error.what = kept + error.what
+        raise
     if why := daemons.refusal(home, daemon, known):
-        what = f"{daemon.name} keeps running as it is, since it could not start again: {why}"
-        raise TurnkeeperError(what, hint="fix it, then run the command again")
+        raise TurnkeeperError(kept + why, hint="fix it, then run the command again")
 
 
 def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:

@@ -124,7 +124,7 @@ class Acts:
         sent = asyncio.ensure_future(self._shell.gateway.daemons(who).ask(asked))
         await asyncio.wait({sent}, timeout=ACT_S)
         if sent.done() and not isinstance(sent.exception(), Unreachable):
-            answers.note(daemon, is_away=False)
+            answers.note_error(daemon, sent.exception())
             return sent.result()
         answers.note(daemon, is_away=True)
         if sent.done() and not runs:  # there was no process that could have made the change

@@ -29,7 +29,7 @@ REST_S = 1.0  # between two hints to all tabs
 TABS_A_SECOND = 5  # tabs that reload at a time
 AGAIN_S = 2.0  # before the next attempt to reach a daemon that is unavailable
 PROBE_S = 1.0  # between two probes of a daemon, because the streams of a daemon that hangs do not end
-_PROBES = (agents.ListCategoriesRequest(), schedules.GetStatusRequest())  # cheap requests, one for each daemon
+_PROBES = (agents.ListTurnsRequest(limit=1), schedules.GetStatusRequest())  # cheap reads of the store of each daemon
 _EVERYTHING = ("tasks", "turns", "machines")
 LOOK_S = 5.0  # between two checks of the machines that share the store
 SHOWN_TURNS = 10

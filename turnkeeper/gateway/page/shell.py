@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from turnkeeper.config.surfaces import offered
 from turnkeeper.console.unseen import counted, in_words
-from turnkeeper.errors import TurnkeeperError, Unreachable
+from turnkeeper.errors import MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
 from turnkeeper.gateway.keys import Note, Settle
 from turnkeeper.gateway.page import stores, text, views
@@ -35,6 +35,7 @@ FRESH_S = 1.0
 READ_S = 2.0  # seconds that a page waits for all of its answers
 AWAY_S = 0.1  # seconds that it waits for a daemon that did not answer before
 MOST_KEPT = 500  # answers that are kept for times when their daemon is unavailable
+SILENT = (Unreachable, MachineTrouble)  # errors for which a page shows earlier answers
 PROBES = (agents.ListChannelsRequest(), schedules.GetStatusRequest())  # one for each daemon; each page sends them
 
 
@@ -77,9 +78,11 @@ class Silence:
         since: when it first did not answer.
         read_at: the time of the oldest of its earlier answers on the page; None if there is none.
         is_partly_unknown: True if the page shows nothing for at least one request.
+        why: the trouble of its store; empty if the daemon itself does not answer.
     """
 
     since: datetime
+    why: str = ""
     read_at: datetime | None = None
     is_partly_unknown: bool = False
 
@@ -101,6 +104,7 @@ class Answers:
 
     Attributes:
         away: the daemons that did not answer the last request, and since when.
+        troubles: the trouble of a store, by the daemon that is away because of it.
         moved: called when a daemon stops answering or answers again.
     """
 
@@ -110,6 +114,7 @@ class Answers:
         self._asked: dict[tuple[str, bytes], tuple[float, asyncio.Task[Any]]] = {}
         self._kept: OrderedDict[tuple[str, bytes], tuple[datetime, Message]] = OrderedDict()
         self.away: dict[str, datetime] = {}
+        self.troubles: dict[str, str] = {}
         self.moved: Callable[[], None] = lambda: None
 
     async def ask(self, request: Message) -> Any:
@@ -132,9 +137,10 @@ class Answers:
         try:
             answer = await self._daemons.ask(request)
         except TurnkeeperError as error:
-            self.note(daemon_of(request), is_away=isinstance(error, Unreachable))
+            self.note_error(daemon_of(request), error)
             raise
-        self.note(daemon_of(request), is_away=False)
+        if not isinstance(request, agents.ListCategoriesRequest):  # which needs no store
+            self.note(daemon_of(request), is_away=False)
         key = _kept_as(request)
         self._kept[key] = self._gateway.clock.now(), answer
         self._kept.move_to_end(key)
@@ -146,7 +152,15 @@ class Answers:
         """Return the newest answer to a request with its time, or None if there never was an answer."""
         return self._kept.get(_kept_as(request))
 
+    def note_error(self, daemon: str, error: BaseException | None) -> None:
+        """Record that a daemon is away if it does not answer or cannot use its store, and else that it answers."""
+        self.note(daemon, is_away=isinstance(error, SILENT))
+        if isinstance(error, MachineTrouble):
+            self.troubles[daemon] = str(error)
+
     def note(self, daemon: str, *, is_away: bool) -> None:
+        if not is_away:
+            self.troubles.pop(daemon, None)
         if is_away != (daemon in self.away):
             self.away.pop(daemon, None)
             self.away |= {daemon: self._gateway.clock.now()} if is_away else {}
@@ -236,7 +250,7 @@ class Shell:
         return found
 
     async def ask(self, request: Message, *, needed: bool = False) -> Any:
-        """Return the answer to a request; while its daemon is away, the newest kept one, or else an empty one.
+        """Return the answer to a request; while its daemon or its store is away, the newest kept one, or an empty one.
 
         Raises:
             Unreachable: no answer was kept, and the page is useless without one (`needed`).
@@ -244,9 +258,10 @@ class Shell:
         """
         daemon, reading = daemon_of(request), _reading.get(None) or self.begin()
         left_s = reading.until - self.gateway.clock.monotonic()
-        with suppress(Unreachable):
+        with suppress(*SILENT):
             return await self.answers.ask_within(request, left_s)
-        silence = reading.silent.setdefault(daemon, Silence(since=self.answers.away[daemon]))
+        since, why = self.answers.away.get(daemon, self.gateway.clock.now()), self.answers.troubles.get(daemon, "")
+        silence = reading.silent.setdefault(daemon, Silence(since=since, why=why))
         if (kept := self.answers.kept(request)) is not None:
             silence.read_at = min(filter(None, (silence.read_at, kept[0])))
             return kept[1]
@@ -261,8 +276,9 @@ class Shell:
     async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
         """Return a page. `topics` in `shown` names the kinds of changes that make the page outdated."""
         note = await self._note(request)
-        found = (await asyncio.gather(*map(self.ask, PROBES)))[0].channels
-        is_known = self.answers.kept(PROBES[0]) is not None
+        listed, _ = await asyncio.gather(*map(self.ask, PROBES), return_exceptions=True)
+        found = getattr(listed, "channels", ())  # a daemon that refuses the request has its part of the page unknown
+        is_known = self.answers.kept(PROBES[0]) is not None and not isinstance(listed, BaseException)
         counts = (one.waiting + one.proposed + one.deviations for one in found)
         waiting = "?" if not is_known else len(shown["cards"]) if "cards" in shown else sum(counts)  # as on the page
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")

@@ -142,9 +142,14 @@ class Source:
         counted: Sequence[Counter | Histogram],
         read: Callable[[], Awaitable[Sequence[Any]]],
         unready: Callable[[], str],
+        known: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
-        """`read` returns families on the daemon's event loop. `unready` returns why the daemon is not ready, or ""."""
-        self.counted, self._read, self._unready = counted, read, unready
+        """Take the functions that return families and readiness.
+
+        `read` returns families from the stores, on the daemon's event loop; `known` returns those that need no store.
+        `unready` returns why the daemon is not ready, or "".
+        """
+        self.counted, self._read, self._unready, self._known = counted, read, unready, known
         self._loop = asyncio.get_running_loop()
         self._registry: Any = None
 
@@ -155,6 +160,7 @@ class Source:
         read: Sequence[Any] = ()
         with suppress(TurnkeeperError, TimeoutError, RuntimeError):  # a store is in trouble or already closed
             read = self.ask(self._read(), _ANSWER_S)
+        yield from self._known()
         yield from read
         yield _COMPLETE.of(float(bool(read)))
 

@@ -31,7 +31,10 @@ class Bench:
         self.fires = Counter("turnkeeper_fires", "fires", "outcome")
         self.late = Histogram("turnkeeper_late_seconds", "how late", steps=(0.1, 1.0))
         self.trouble, self.broken = "", False
-        source = Source([self.fires, self.late], self.read, lambda: self.trouble)
+        known = Gauge("turnkeeper_trouble", "a gauge that needs no store")
+        source = Source(
+            [self.fires, self.late], self.read, lambda: self.trouble, lambda: [known.of(bool(self.trouble))]
+        )
         self.exporter = Exporter(source, self.log, path=home.http("task-runner"), port=port)
 
     async def read(self) -> Sequence[Any]:
@@ -123,11 +126,11 @@ async def test_health_is_of_the_event_loop_and_readiness_of_the_work(bench: Benc
 
 async def test_a_store_that_cannot_be_read_costs_its_gauges_alone(bench: Bench) -> None:
     bench.fires.add("succeeded")
-    bench.broken = True
+    bench.broken, bench.trouble = True, "the disk is full"
     found = await bench.samples()
     assert found["turnkeeper_fires_total", "succeeded"] == 1
     assert ("turnkeeper_depth",) not in found
-    assert found["turnkeeper_scrape_complete",] == 0
+    assert (found["turnkeeper_scrape_complete",], found["turnkeeper_trouble",]) == (0, 1)
 
 
 async def test_a_socket_that_was_removed_is_put_back_and_another_ones_is_left(bench: Bench) -> None:

@@ -140,7 +140,8 @@ function tick() {
 }
 
 document.addEventListener('htmx:before:response', (event) => {
-  if (isOurs(event.detail.ctx.response)) return;
+  const answer = event.detail.ctx.response;
+  if (isOurs(answer) && answer.headers.get('content-type')?.startsWith('text/html')) return;
   event.preventDefault(); // the page stays as it is
   missed = true;
   ask();
