@@ -33,7 +33,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError
 
 SCOPE = "agent.send"
-AGAIN_S = 30.0  # between tries of an answer if the inbox is full, or the machine that owes the answer may have stopped
+AGAIN_S = 30.0  # pause between tries of an answer: the inbox is full, or the machine that owes it may have stopped
 IDLE_S = 3600.0
 
 

@@ -106,7 +106,7 @@ class Mailboxes:
         return next((known for known in self._queued.values() if known.turn_id == turn_id), None)
 
     def cordoned(self) -> str:
-        """Return since when this machine takes no new turns; empty if it takes them."""
+        """Return since when this machine has taken no new turns; empty if it takes new turns."""
         with contextlib.suppress(OSError):
             return self._home.cordon.read_text(encoding="utf-8")
         return ""

@@ -39,7 +39,7 @@ from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 
 RENEW_S = 2.0
-FENCE_S = 10.0  # without a renewal; shorter than a lease
+FENCE_S = 10.0  # limit without a renewal, which is shorter than a lease
 MOST_OWNED = 128  # threads; more than can run, because some threads wait for the end of a pause
 MOST_TAKEN = 32  # threads taken at once, so that other machines get some threads
 LEFT_S = 5.0  # time until the next check of a thread that was left to other machines
@@ -55,7 +55,7 @@ class Ownership:
         lacking: digests of the categories and graphs that only other machines have.
         lacks: the requirements of a fire that this process cannot meet, in the form of machines' facts.
         node: the name of this machine.
-        cordoned: since when this machine takes no new turns; empty if it takes them.
+        cordoned: since when this machine has taken no new turns; empty if it takes new turns.
         others: the facts of the other live runtimes.
     """
 
@@ -400,7 +400,7 @@ class SharedMailboxes(Mailboxes):
     async def find(self, keys: Collection[str]) -> Mapping[str, triggers.TriggerHeader]:
         """Return the headers of the waiting triggers with these keys, for any machine."""
         rows = await self._database.read(lambda c: leases.known(c, keys))
-        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including those that others must begin
+        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including fires that others must begin
         found = {row.key: triggers.from_envelope(self._claimed(row)[0].envelope) for row in fits}
         return {key: triggers.header_of(trigger) for key, trigger in found.items()}
 
@@ -445,7 +445,7 @@ class SharedMailboxes(Mailboxes):
             await self._database.run(lambda c: leases.quarantine(c, lease, delivery.number, reason))
 
     def cordoned(self) -> str:
-        """Return since when this machine takes no new turns; empty if it takes them."""
+        """Return since when this machine has taken no new turns; empty if it takes new turns."""
         return self.ownership.cordoned
 
     def lease_of(self, thread_id: str) -> Lease | None:

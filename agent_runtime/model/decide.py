@@ -29,7 +29,7 @@ class Action(StrEnum):
     DROP = "drop"  # archive, because the trigger was handled before
     GIVE_INPUT = "give-input"  # an unfinished turn whose input never reached the checkpoint
     GIVE_ANSWER = "give-answer"  # an unfinished resume, whose answer never reached the checkpoint
-    CONTINUE = "continue"  # from the checkpoint, without input
+    CONTINUE = "continue"  # continue from the checkpoint, without input
     RECORD = "record"  # the graph stopped, but its result was not written yet
     GIVE_UP = "give-up"  # too many attempts
     SET_ASIDE = "set-aside"  # quarantine, because its turn was abandoned

@@ -23,7 +23,7 @@ from turnkeeper.times import rfc3339
 
 _MARK = "@@"
 _IN_FORMS = ("source", "grant", "read_only", "sender", "parent", "hops", "via")  # the same for all fires of a form
-_SPARSE = (*triggers.ON_APPROVALS, *triggers.OF_GRAPH)  # a form has gaps only for those that its fires set
+_SPARSE = (*triggers.ON_APPROVALS, *triggers.OF_GRAPH)  # a form has gaps only for the values that its fires set
 # Other texts are printable ASCII.
 _ANY_TEXT = ("prompt", "payload_json", "context_json", "config_json", "input_json", "run_json")
 _MOST_FORMS = 1024

@@ -114,7 +114,7 @@ class Categories:
         self._allowed = frozenset(settings.categories.autonomous_allowed)
         self._default_graph = settings.default_graph
         self._shipped = {file.name: self._entry(path, file, "shipped") for path, file in _read_shipped()}
-        self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: the text of the file, and the category
+        self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: the text of the file, and its category
 
     def get(self, name: str) -> Category:
         """Return a category that can be used now.

@@ -40,7 +40,7 @@ class WorkspaceService:
     """An author's changes to the workspace and to memory; a part of the servicer. Errors pass through unchanged."""
 
     workspace: Workspace
-    namespaces: Mapping[str, Namespaces]  # by graph, the default graph first
+    namespaces: Mapping[str, Namespaces]  # names of graphs, the default graph first
 
     async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:
         done = await self.workspace.authors.put(_draft(request), author=Author(drafting=request.draft))

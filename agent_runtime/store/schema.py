@@ -25,7 +25,7 @@ meta = sa.Table("meta", metadata, sa.Column("key", TEXT, primary_key=True), sa.C
 turns = sa.Table(
     "turns",
     metadata,
-    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),  # in the order in which turns began
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),  # numbers turns in the order in which they began
     sa.Column("turn_id", TEXT, nullable=False, unique=True),
     *texts("thread_id", "channel", "agent", "category"),
     sa.Column("grant_json", TEXT, nullable=False),  # the category at the time of acceptance
@@ -54,7 +54,7 @@ turns = sa.Table(
     ),  # intervals begun since the last start or resume, except drained ones
     sa.Column("epoch", sa.BigInteger, nullable=False),  # the epoch of the process that ran the newest interval
     *numbers("tokens_in", "tokens_out"),
-    sa.Column("wake_after_s", sa.BigInteger),  # from the turn's end to the wake-up that its graph asked for
+    sa.Column("wake_after_s", sa.BigInteger),  # time from the turn's end to the wake-up that its graph requested
     # Seconds from the question of an approval to its reminder, its alert and its expiry; 0 for never.
     *numbers("approval_reminder_s", "approval_escalation_s", "approval_timeout_s", server_default="0"),
     # The name of the turn's graph, or "" for the default graph; then JSON objects for the graph, each of them optional.

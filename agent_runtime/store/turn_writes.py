@@ -28,12 +28,12 @@ from turnkeeper.times import to_us
 
 _OWN = {"grant", "prompt", *triggers.INSTANTS}  # fields of a trigger that a turn's row stores in another form
 _COPIED = [item.name for item in fields(Assignment) if item.name not in _OWN]
-_INSTANTS = ("remind_at", "reminded_at", "escalate_at", "escalated_at", "expires_at")  # of a question
+_INSTANTS = ("remind_at", "reminded_at", "escalate_at", "escalated_at", "expires_at")  # fields of a question
 _ASKED = (
     *("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question"),
     *("tool_hash", "once_only"),
 )
-POSITIONS_APART = 100  # between two messages of a graph, with room for an author's answers
+POSITIONS_APART = 100  # distance between two messages of a graph, with room for an author's answers
 
 
 def started_by(turn: TurnRecord) -> str:

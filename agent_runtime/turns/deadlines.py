@@ -28,7 +28,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.times import rfc3339
 
 LONGEST_WAIT_S = 30.0  # if an approval has a deadline, because the wall clock may change, or the machine may sleep
-IDLE_S = 3600.0  # if no approval has a deadline
+IDLE_S = 3600.0  # the longest wait if no approval has a deadline
 TROUBLE_S = 2.0
 _ALERTS = "escalate-failed-{}-approvals"
 Tell = Callable[[Event, InterruptRecord, str], None]

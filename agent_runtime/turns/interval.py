@@ -19,7 +19,7 @@ from turnkeeper.rpc.process import Failpoints
 
 CANCEL_AGAIN_S = 1.0  # time between two cancels of a graph that ignores them, until its interval ends
 RECORD_S = 0.25  # the longest delay before new messages are stored
-OVERDUE_S = 1.0  # after the time limit, at which the graph was cancelled once
+OVERDUE_S = 1.0  # the grace after the time limit, at which the graph was cancelled once
 _COPIED = (  # the fields that a turn's context copies from its row
     *("turn_id", "thread_id", "channel", "agent", "read_only", "fire_id", "task_name", "prompt"),
     *("nominal_at", "stands_for", "context_json", "config_json", "run_json"),

@@ -8,7 +8,7 @@ No entry is dropped to make room: a full shelf refuses new entries until someone
 fixed budget, so that the five-hundredth fire reads as little as the fifth.
 
 A graph's store names memory by a tuple of labels and a key, mapped onto a shelf and an entry's key. `("workspace",)`
-and `("account",)` are the one workspace and account. `("channel", CHANNEL)` is a channel, and `("conversation",
+and `("account",)` mean the only workspace and account. `("channel", CHANNEL)` is a channel, and `("conversation",
 THREAD)` a thread; `("channel",)` and `("conversation",)` are the turn's own.
 
 Any further labels are written before the entry's key, with `/` between: a graph's entry `b` under `("workspace", "a")`

@@ -13,7 +13,7 @@ from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, O
 from task_runner.timetable import zone
 from turnkeeper.errors import BUDGET, InvalidInput
 
-MONEY = "money_per_day"  # in millionths of the owner's currency
+MONEY = "money_per_day"  # money is in millionths of the owner's currency
 HOURLY = ("turns_per_hour", "tokens_per_hour")
 DEFAULT_HOURLY = {"turns_per_hour": 600}  # the hourly limit of a self-paced task whose budget sets none
 KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), MONEY, *HOURLY)

@@ -68,7 +68,7 @@ def _nearest(session: Session, task: Task, hour: tuple[int, int], now: datetime)
     at = times[0] if found is None else found
     here = at.astimezone(zone(timezone))
     why = "the nearest with a fire" if found is not None else "the nearest; the task has no fire at that time of day"
-    line = f"{here:%H:%M} was taken to be on {here:%a %Y-%m-%d} in {timezone}, {why}. For another day, name it."
+    line = f"{here:%H:%M} was taken to be on {here:%a %Y-%m-%d} in {timezone}, {why}. For another day, give a date."
     return Asked(at, line)
 
 

@@ -20,7 +20,7 @@ tasks = Table(
     Column("failures", BigInteger, nullable=False, server_default="0"),
     Column("usage", TEXT),
     Column("pacing", TEXT),
-    Column("paced_thread", TEXT),  # of a self-paced task, to notice an author's message there
+    Column("paced_thread", TEXT),  # the thread of a self-paced task, to notice an author's message there
     Column("made_by", TEXT),  # the agent that made it
     Column("ephemeral", Boolean, nullable=False, server_default=false()),
     Column("listens", TEXT),  # the name of the events that trigger it

@@ -75,7 +75,7 @@ def _prepare(connection: "_Connection", where: str, *, fenced: bool) -> None:
         connection.execute(statement)
     connection.execute("COMMIT")
     check_columns(connection, where)
-    if not fenced:  # if fenced, ids are continued for each thread when it is taken
+    if not fenced:  # with `fenced`, ids continue from those of each thread when the process takes the thread
         continue_ids(connection, where)
 
 

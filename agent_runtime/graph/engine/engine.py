@@ -29,7 +29,7 @@ from turnkeeper.config.surfaces import offered, required
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
-MOST_THREADS_RECORDED = 4096  # with their questions; far more than concurrent turns
+MOST_THREADS_RECORDED = 4096  # the most threads with recorded questions; far more than concurrent turns
 LONGEST_ERROR = 1000
 patches.apply()
 BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is not a message

@@ -31,7 +31,7 @@ from turnkeeper.errors import InvalidInput
 MESSAGES = "messages"
 STRUCTURED = "structured_response"  # the field of LangChain's agents
 INPUT = "input"
-START = "(start)"  # in place of a message's id: all messages of the thread belong to the turn
+START = "(start)"  # replaces a message's id: all messages of the thread belong to the turn
 PROMPT_FIELDS = ("prompt", INPUT)
 HANDOFF = "turnkeeper_handoff"  # the field of an author's graph for the handoff of the previous session
 LONGEST_OUTCOME = 4000  # characters of an output in the conversation

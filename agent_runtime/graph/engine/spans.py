@@ -30,7 +30,7 @@ class CallSpans(BaseCallbackHandler):
         super().__init__()
         self._tracing, self._parent = spans.tracing, spans.of(turn_id)
         self._open: dict[Any, Any] = {}
-        self._above: dict[Any, Any] = {}  # by the id of a parent run: the id of its own parent
+        self._above: dict[Any, Any] = {}  # parent ids by the ids of runs
 
     def on_chain_start(self, *_said: Any, run_id: Any, parent_run_id: Any = None, **_kwargs: Any) -> None:
         """Store the parent of a graph or a node, so that a subagent's calls belong to the call that started it."""

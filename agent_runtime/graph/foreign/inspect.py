@@ -105,7 +105,7 @@ class Inspection:
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
-    """Inspect a graph without running it. Covers at least its nodes, its subgraphs and their closures."""
+    """Inspect a graph without running it. It covers at least its nodes, its subgraphs and their closures."""
     tools: list[BaseTool] = []
     asking: set[str] = set()
     functions: list[tuple[str, types.FunctionType]] = []

@@ -30,7 +30,7 @@ _IGNORED = {
     "auth": "its login is used only by clients of the LangGraph API, if [project] is enabled; nodes see no user",
     "base_image": _NO_IMAGE,
     "checkpointer": "Turnkeeper keeps the checkpoints; the project's own path, ttl and serde are not used",
-    "dockerfile_lines": "no image is built: install here what these lines install",
+    "dockerfile_lines": "no image is built; install the packages of these lines here",
     "encryption": "checkpoints and memory are not encrypted with the project's keys; encrypt the disk of the home",
     "http": "its routes are served only below /lg, if [project] is enabled; CORS and other keys do nothing",
     "image_distro": _NO_IMAGE,

@@ -46,7 +46,7 @@ DEEPEST = 60
 _PROCESS = SystemEntropy().hex(32)
 _NUMBERS = itertools.count()
 _PLAIN = frozenset({str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented)})
-_NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types and variables
+_NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types, type variables
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))  # attributes on which nothing depends
 _OF_THREADS: Mapping[type, frozenset[str]] = {  # attributes that change with each use, and that no result depends on
     threading.Condition: frozenset({"_waiters"}),
@@ -56,7 +56,7 @@ _OF_THREADS: Mapping[type, frozenset[str]] = {  # attributes that change with ea
         {"_broken", "_idle_semaphore", "_shutdown", "_thread_name_prefix", "_threads", "_work_queue"}
     ),
 }
-# Only these exact classes: the repr of a subclass may be incomplete.
+# Only these exact classes, because the repr of a subclass may be incomplete.
 _EXACT = (
     *(Decimal, date, datetime, time, timedelta, UUID, complex, range, Fraction),
     *(PosixPath, PurePosixPath, PureWindowsPath),
@@ -76,7 +76,7 @@ _NOT_CODE = frozenset(
 )
 _LABELS = frozenset({"metadata", "tags"})  # of LangChain's own classes of tools: only callbacks see them
 _GIVEN = "__pydantic_fields_set__"  # in a slot: the names of the fields that were set
-_PRIVATE = "__pydantic_private__"  # in a slot: among others the schema that a tool made when it was first shown
+_PRIVATE = "__pydantic_private__"  # in a slot: also the schema that a tool made when it was first shown
 _OF_TYPES = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _TUPLE_FIELD: type = type(vars(namedtuple("_One", "one"))["one"])  # noqa: PYI024  the class of a named tuple's field

@@ -285,7 +285,7 @@ def _calls(message: AIMessage, pieces: Sequence[AIMessageChunk], *, whole: bool)
         calls = [ToolCall(name=name, args={}, id=call_id, type="tool_call") for name, _, call_id in texts]
         for at, (_, text, _) in enumerate(texts):
             calls[at]["args"], wrong[at] = _read(text, whole=whole)
-    else:  # not streamed, so the provider's library parsed it strictly
+    else:  # the answer was not streamed, so the provider's library parsed it strictly
         for bad in message.invalid_tool_calls:
             wrong[len(calls)] = _not_json(bad.get("args") or "")
             calls.append(ToolCall(name=bad.get("name") or "", args={}, id=bad.get("id"), type="tool_call"))

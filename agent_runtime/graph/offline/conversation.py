@@ -134,7 +134,7 @@ def _outcome(tool: str, data: dict[str, Any]) -> list[str]:
     sentences = {
         "memory_put": f"Remembered in the {get('tier')} memory as {get('key')}.",
         "subagent_run": f"The {get('subagent')} reports:\n{get('report')}",
-        "agent_send": f"Sent to {get('worker')}; what it answers comes here.",
+        "agent_send": f"Sent to {get('worker')}; its answer comes here.",
         "lifecycle_request_restart": "Asked for a restart; my next turn is shown the notes.",
         "page_propose": f"Proposed page “{get('title')}” for you to accept or reject ({get('candidate_id')}).",
         "web_fetch": f"{get('title')} ({get('url')}):\n{_cut(str(get('text')))}",

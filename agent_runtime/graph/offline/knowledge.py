@@ -239,7 +239,7 @@ def _close_memory(brief: Brief, done: Done) -> str:
 MOST_SOURCES = 5  # most pages that one turn reads
 MOST_POINTS = 5  # most sentences of one source in a proposal
 MOST_QUOTES = 3  # most sentences of one source in a report
-PLACE = "swept up to"  # with the task's name: the memory key of the last address that was read
+PLACE = "swept up to"  # the memory key, with the task's name, of the last address that was read
 SUPPORTED = 0.75  # the share of a claim's words that one supporting sentence must contain
 COMPARED = "(By the rule-based offline model, which compares words and does not reason.)"
 _ATTACHMENT = re.compile(r"\battachment:([a-z0-9-]+)/(\S*[^\s.,;:!?)\]])", re.ASCII)

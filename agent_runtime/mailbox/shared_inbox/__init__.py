@@ -36,7 +36,7 @@ from turnkeeper.times import from_us, rfc3339
 
 T = TypeVar("T")
 RENEW_S = 2.0
-FENCE_S = 10.0  # without a renewal; shorter than a lease
+FENCE_S = 10.0  # limit without a renewal, which is shorter than a lease
 AWAY = (Unreachable, MachineTrouble)
 _ALL = """(SELECT agent, key, state, reason, at_us FROM inbox_envelopes
     UNION ALL SELECT agent, key, state, reason, at_us FROM envelopes WHERE agent <> '') AS each"""

@@ -31,7 +31,7 @@ def folder_tools(home: Home, path: str, clock: Clock) -> list[ToolSpec]:
     """Return the tools that read the folder of the settings; none if the settings name no folder."""
 
     async def folder_changes(
-        runtime: Runtime, hours: Annotated[int, "count the files that changed in the last hours, up to 8760"] = 24
+        runtime: Runtime, hours: Annotated[int, "how many hours back to count changed files, up to 8760"] = 24
     ) -> Result:
         """Name the newest files of the author's folder, and count the changed ones, by the times of the files."""
         require("folder.changes", "read", {}, call_of(runtime).context)

@@ -203,7 +203,7 @@ class Supply:
         self._failpoints = Failpoints(basis.environ)
         self._files: dict[str, ToolFile] = {}  # by scope
         self._accepted: dict[str, Offered] = {}
-        self._now: dict[str, Offered | None] = {}  # by scope, as last listed
+        self._now: dict[str, Offered | None] = {}  # the tools by scope, as they were last listed
         self._judged: dict[str, str] = {}  # by call: the content that the gate judged
         self._problems: dict[str, str] = {}
         self._written: dict[str, str] | None = None
