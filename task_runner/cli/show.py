@@ -276,5 +276,8 @@ _COLUMNS = columns(
     "+FIRST=first_nominal_at +LAST=last_nominal_at +ENDED=ended_at +TURN=turn_id",
     late_s=lambda row: "-" if row["late_s"] is None else format_rough(row["late_s"]),
     outcome=lambda row: in_words(row["outcome"] or "-"),
-    reason=lambda row: ": ".join(filter(None, (row["reason"], row["cause"]))) or "-",
+    # The cause explains why times were skipped, or why a fire was late, but not how its turn ended.
+    reason=lambda row: (
+        (": " if row["outcome"] == "skipped" else "; late: ").join(filter(None, (row["reason"], row["cause"]))) or "-"
+    ),
 )

@@ -278,7 +278,7 @@ FIELDS = (
           is_sparse=True),
     Field("input_json", JSON, "--input", "Fields of the graph's input besides the prompt: a JSON object, or @FILE.",
           key="input", is_sparse=True),
-    Field("run_json", JSON, key="run", is_sparse=True),
+    Field("run_json", JSON, "", "How a LangGraph client asked for its run.", key="run", is_sparse=True),
     Field("agent", TEXT, "--agent", "The agent that runs the task; default agent0.", default="agent0",
           is_clearable=False, column="AGENT"),
     Field("read_only", FLAG, "--read-only/--no-read-only", "Allow only read-only tools.", default=False),

@@ -111,7 +111,7 @@ def otherwise_in_classic_cron(expression: str) -> str:
     typed = expression.strip(_AROUND)
     days = parsed(typed, "").days
     assert isinstance(days, CronDays)
-    _, _, _, day, _, weekday = _fields(typed, "")
+    _, minute, hour, day, _, weekday = _fields(typed, "")
     classic = replace(days, either=not (day.text.startswith("*") or weekday.text.startswith("*")))
     # The days that match both fields are a subset of the days that match either, so equal counts mean equal days.
     if classic.count(0, _ALL_SHAPES) == days.count(0, _ALL_SHAPES):
@@ -119,8 +119,22 @@ def otherwise_in_classic_cron(expression: str) -> str:
     here, there = ("either", "both") if days.either else ("both", "either")
     return (
         f"classic cron names days that match {there} of {day.text} (day of month) and {weekday.text} (weekday), "
-        f"a cron expression here names days that match {here}"
+        f"a cron expression here names days that match {here}; {_remedy(days, minute, hour)}"
     )
+
+
+def _remedy(days: "CronDays", minute: "_Field", hour: "_Field") -> str:
+    """Return how to write the days of classic cron: as a rule if a day must match both fields, else as two tasks."""
+    if not days.either:
+        return "create a task for each of the two"
+    if days.last_day or days.nth:
+        return "write it as --rrule"
+    names = ",".join(("SU", "MO", "TU", "WE", "TH", "FR", "SA")[day] for day in sorted(days.weekdays))
+    parts = [f"BYMONTH={','.join(map(str, sorted(days.months)))}"] if len(days.months) < 12 else []
+    parts.append(f"BYMONTHDAY={','.join(map(str, sorted(days.month_days)))}")
+    times = zip(("BYHOUR", "BYMINUTE"), (hour, minute), strict=True)
+    parts += [f"BYDAY={names}", *(f"{name}={','.join(map(str, sorted(one.values()[0])))}" for name, one in times)]
+    return f"write it as --rrule 'FREQ=DAILY;{';'.join(parts)}'"
 
 
 @lru_cache(maxsize=4096)
@@ -266,7 +280,9 @@ class _Field:
         if not isinstance(value, int):
             raise self.refused(f"{text} is not a {_TITLES[self.index]}")
         if not low <= value <= high:
-            raise self.refused(f"{text[:20]} is out of range, {low} to {high}")
+            has_seconds = len(_WORD.findall(self.expression)) > len(_TITLES) - 1
+            hint = "of six fields, the first is seconds" if has_seconds else ""
+            raise self.refused(f"{text[:20]} is out of range, {low} to {high}", hint=hint)
         return value
 
     def _explained(self, item: str) -> InvalidCron:

@@ -236,7 +236,7 @@ def _refused(cron: str, timezone: str) -> str:
         other = timetable.otherwise_in_classic_cron(cron)
     except InvalidInput as error:
         return f"{error.what}; {error.hint}" if error.hint else error.what
-    return f"{other}; write it as --rrule" if other else ""
+    return str(other)
 
 
 def import_(
@@ -276,7 +276,8 @@ def import_(
         {"name": done.name, "action": done.action, "cron": spec.cron, "prompt": spec.prompt}
         for done, spec in zip(applied, specs, strict=True)
     ]
-    said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ' (each needs a tool to run)'}"
+    written = " (dry run: nothing was written)" if dry_run else " (each needs a tool to run, and missed times run once)"
+    said = f"{len(rows)} created{written}"
     console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not imported")
     chosen.note_unless_serving()
 

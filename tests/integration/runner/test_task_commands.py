@@ -382,8 +382,8 @@ def test_entries_that_cron_never_runs_or_reads_otherwise_are_listed_and_the_rest
     assert (code, [row["name"] for row in json.loads(out)]) == (0, ["cron-weekly", "cron-other"])
     for number, says in (
         (1, "10 10 31 2 *: day of month '31': it never fires"),
-        (2, "names days that match both of */2 (day of month) and 1 (weekday), a cron expression here names days that match either"),
-        (3, "names days that match either of 5,* (day of month) and 1 (weekday), a cron expression here names days that match both"),
+        (2, "names days that match both of */2 (day of month) and 1 (weekday), a cron expression here names days that match either; write it as --rrule 'FREQ=DAILY;BYMONTHDAY=1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31;BYDAY=MO;BYHOUR=0;BYMINUTE=0'"),
+        (3, "names days that match either of 5,* (day of month) and 1 (weekday), a cron expression here names days that match both; create a task for each of the two"),
         (5, "@every_minute"),
         (7, "'Riga' is not a time zone"),
     ):  # fmt: skip

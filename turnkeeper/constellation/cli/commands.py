@@ -196,6 +196,9 @@ def _let_reload(place: Home) -> Mapping[str, str]:
     return environ
 
 
+_STOPPING = "stopping; agent-runtime waits up to a minute for its turns to reach a checkpoint (--force does not)"
+
+
 def down(
     force: Annotated[bool, typer.Option(help="Do not wait for turns; kill the processes.")] = False,
 ) -> None:
@@ -209,7 +212,7 @@ def down(
     place = home()
     record_act(place.logs, "turnkeeper", "turnkeeper down", "", SystemClock())
     told = ", ".join([] if force else terminals.read_now(place))
-    with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
+    with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else _STOPPING):
         ended = up_down.bring_down(place, force=force)
     for name, how in ended.items():
         if name not in {daemons.SUPERVISOR.name, *(one.name for one in daemons.OPTIONAL)} or how != "was not running":

@@ -74,6 +74,7 @@ REFUSALS = [
     ("0 H/0 * * *", 2, 3, "at least 1"),
     ("0 5-5/0 * * *", 2, 5, "at least 1"),
     ("60 * * * *", 0, 2, "minute '60': 60 is out of range, 0 to 59"),
+    ("0 6 * * 0 2027", 8, 1, "month '0': 0 is out of range, 1 to 12; of six fields, the first is seconds"),
     ("60 0 * * * *", 0, 2, "second '60'"),
     ("0 24 * * *", 2, 2, "hour '24'"),
     ("0 0 0 * *", 4, 1, "day of month '0'"),
