@@ -71,7 +71,7 @@ def test_turns_continue_and_an_approval_of_a_build_that_recorded_no_tool_is_aske
 
     killed.command("task-runner", "run", "excepted")
     if asks_again:
-        why = "an earlier version made it, and that version did not record the values of the tool send_mail holds"
+        why = "an earlier version made it, and that version did not record the values of the tool send_mail"
         question = asked_of(killed, "excepted")
         assert question["question"].endswith(f"; standing exception 1 ended: {why}")
         (ended,) = killed.ask("agent-runtime", "approvals", "exceptions", "list", "--all")
