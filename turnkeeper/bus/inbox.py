@@ -141,7 +141,6 @@ class Inbox:
         self.set_aside: list[tuple[str, str]] = []  # files that a claim quarantined; the reader empties this list
 
     def waiting(self) -> int:
-        """Return the number of envelopes in `inbox/`."""
         return len(self._visible("inbox"))
 
     def known(self, key: str) -> Envelope | None:
