@@ -1,5 +1,4 @@
-"""The tools that reach others: `agent_send` writes to an agent, `subagent_run` starts a subagent in the turn, and
-`turn_fail` reports to the author that the task failed.
+"""The tools that reach another agent (`agent_send`), a subagent (`subagent_run`) and the author (`turn_fail`).
 
 A model reads the docstrings and annotations of the functions inside.
 """

@@ -113,6 +113,11 @@ def assistant_id(name: str) -> str:
     return str(uuid5(NAMESPACE_URL, f"turnkeeper:assistant:{name}"))
 
 
+def in_daemons(graph: wire.Graph) -> str:
+    """Return the name of an assistant or a graph in the daemons; empty for the default one."""
+    return "" if graph.is_default else graph.name
+
+
 def _unknown(thread_id: str) -> NotFound:
     return NotFound(f"thread {thread_id[:80]!r} not found", hint="see: threads.search()")
 
@@ -162,11 +167,8 @@ class Api:
                 one.graph = self.default
         return found
 
-    async def graph_of(self, runtime: Any, given: str) -> tuple[str, str]:
-        """Return an assistant's name, and its graph's name in the daemons. Raises NotFound.
-
-        An assistant that a client made has the name of its graph here.
-        """
+    async def graph_of(self, runtime: Any, given: str) -> wire.Graph:
+        """Return an assistant of config.toml, or the graph of one that a client made. Raises NotFound."""
         made = await self.made(runtime, given)
         given = json.loads(made.fields_json)["graph_id"] if made is not None else given
         known = await self.assistants(runtime)
@@ -174,13 +176,8 @@ class Api:
             names = {one.name, assistant_id(one.name)}
             names |= {one.graph, OWN, assistant_id(OWN)} if one.is_default else set()
             if given in names:
-                return one.name, "" if one.is_default else one.name
+                return one
         raise NotFound(f"assistant {given[:80]!r} not found", hint=meant(given, [one.name for one in known]))
-
-    async def graph_id(self, runtime: Any, given: str) -> str:
-        """Return the clients' name of an assistant's graph. Raises NotFound."""
-        name, _ = await self.graph_of(runtime, given)
-        return next(one.graph or name for one in await self.assistants(runtime) if one.name == name)
 
     async def made(self, runtime: Any, given: str) -> wire.Assistant | None:
         """Return the assistant with this id that a client made, with its versions, or None if there is none."""

@@ -74,9 +74,10 @@ class Runs(lg.Handlers):
         asked = requests.read_run(await self._api.completed(runtime, requests.checked(dict(body))))
         if webhook := asked.run.get("webhook"):
             required("webhook of a run", self._api.gateway.home, webhook)
-        name, graph = await self._api.graph_of(runtime, asked.assistant)
-        name = asked.assistant if is_uuid(asked.assistant) else lg.assistant_id(name)
-        about = {"graph_id": await self._api.graph_id(runtime, asked.assistant), "assistant_id": name}
+        known = await self._api.graph_of(runtime, asked.assistant)
+        graph = lg.in_daemons(known)
+        name = asked.assistant if is_uuid(asked.assistant) else lg.assistant_id(known.name)
+        about = {"graph_id": known.graph or known.name, "assistant_id": name}
         metadata = {"created_by": "system", **asked.run.get("metadata", {}), **about}
         asked = replace(asked, run={**asked.run, "assistant_id": name, "metadata": metadata})
         if asked.replays and not thread_id:

@@ -87,9 +87,7 @@ class Assistants(lg.Handlers):
         given = request.path_params["assistant_id"]
         if (made := await self._api.made(runtime, given)) is not None:
             return _made(made)
-        name, _ = await self._api.graph_of(runtime, given)
-        known = {one.name: one for one in await self._api.assistants(runtime)}
-        return self._shown(known[name])
+        return self._shown(await self._api.graph_of(runtime, given))
 
     async def get(self, request: Request) -> Response:
         return lg.reply(await self._one(request))
@@ -97,10 +95,9 @@ class Assistants(lg.Handlers):
     async def _described(self, request: Request, **how: Any) -> tuple[str, runtime_wire.GraphDescription]:
         """Return the name and the description of the graph in a request's path."""
         _, runtime = self._api.asks(request)
-        name, graph = await self._api.graph_of(runtime, request.path_params["assistant_id"])
-        known = {one.name: one for one in await self._api.assistants(runtime)}[name]
-        asked = runtime_wire.DescribeGraphRequest(graph=graph, **how)
-        return known.graph if known.is_assistant else name, await runtime.DescribeGraph(asked)
+        known = await self._api.graph_of(runtime, request.path_params["assistant_id"])
+        asked = runtime_wire.DescribeGraphRequest(graph=lg.in_daemons(known), **how)
+        return known.graph if known.is_assistant else known.name, await runtime.DescribeGraph(asked)
 
     async def schemas(self, request: Request) -> Response:
         name, described = await self._described(request)
@@ -145,11 +142,10 @@ class Assistants(lg.Handlers):
         run_options(body, ())
         found = {name: body[name] for name in _FIELDS if body.get(name) is not None}
         if "graph_id" in found:
-            name, _ = await self._api.graph_of(runtime, found["graph_id"])
-            known = {one.name: one for one in await self._api.assistants(runtime)}[name]
+            known = await self._api.graph_of(runtime, found["graph_id"])
             if known.is_assistant or is_uuid(found["graph_id"]):
-                refuse("graph_id", "it is an assistant", f"name its graph: {known.graph or name}")
-            found["graph_id"] = name
+                refuse("graph_id", "it is an assistant", f"name its graph: {known.graph or known.name}")
+            found["graph_id"] = known.name
         return found
 
     async def _put(self, runtime: Any, given: str, fields: dict[str, Any], **how: Any) -> runtime_wire.Assistant:
@@ -231,7 +227,7 @@ class Crons(lg.Handlers):
         body = await self._api.completed(runtime, body)
         if thread_id:
             channel = (await self._api.thread(runtime, thread_id)).channel or channel
-        _, graph = await self._api.graph_of(runtime, str(body.get("assistant_id") or ""))
+        graph = lg.in_daemons(await self._api.graph_of(runtime, str(body.get("assistant_id") or "")))
         about = json.dumps([who.key, thread_id, body], sort_keys=True)
         id_ = self._api.once.id_of(about, request.headers.get("idempotency-key", ""), who.key)
         spec = spec_of(
@@ -282,7 +278,7 @@ class Crons(lg.Handlers):
         body = await self._api.completed(runtime, await lg.read_body(request))
         graph = None
         if body.get("assistant_id"):
-            _, graph = await self._api.graph_of(runtime, str(body["assistant_id"]))
+            graph = lg.in_daemons(await self._api.graph_of(runtime, str(body["assistant_id"])))
         spec = changed_spec(task, body, graph)
         if spec != task.spec:
             change = wire.UpdateTaskRequest(name=task.id, spec=spec, revision=task.revision)
@@ -313,8 +309,8 @@ class Crons(lg.Handlers):
         found = [self._shown(task) for task in tasks if LATER_TAG not in task.spec.tags]
         wanted = {name: body[name] for name in ("thread_id", "enabled") if body.get(name) is not None}
         if body.get("assistant_id"):
-            name, _ = await self._api.graph_of(runtime, str(body["assistant_id"]))
-            wanted["assistant_id"] = lg.assistant_id(name)
+            known = await self._api.graph_of(runtime, str(body["assistant_id"]))
+            wanted["assistant_id"] = lg.assistant_id(known.name)
         return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
 
     async def search(self, request: Request) -> Response:
