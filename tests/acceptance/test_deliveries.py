@@ -320,7 +320,7 @@ def test_a_service_gets_the_text_as_mail_and_keeps_to_the_same_policy(stopped: C
         add(stopped, "ada", "--service", mail)
         stopped.command("turnkeeper", "deliver", "test", "ada")
         ((subject, text),) = box.texts()
-        assert (subject, "This is a try." in text) == ("a try succeeded", True)
+        assert (subject, "deliveries reach you" in text) == ("a test of Turnkeeper succeeded", True)
         allow(stopped)
         done = stopped.attempt("turnkeeper", "deliver", "test", "ada")
         assert done.returncode
@@ -391,7 +391,7 @@ def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_
     said = stopped.home.root / "said"
     add(stopped, "here", "--command", f'{{ echo "$TURNKEEPER_TITLE: $TURNKEEPER_TEXT"; cat; }} > {said}')
     stopped.command("turnkeeper", "deliver", "test", "here")
-    assert said.read_text().startswith("a try succeeded: This is a try.\n{")
+    assert said.read_text().startswith("a test of Turnkeeper succeeded: Turnkeeper's deliveries reach you here.\n{")
     add(stopped, "broken", "--command", "echo no such printer >&2; exit 3")
     done = stopped.attempt("turnkeeper", "deliver", "test", "broken")
     assert "no such printer" in done.stderr
@@ -404,6 +404,8 @@ def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_
         (("--webhook", "ftp://example.org/"), "http"),
         (("--webhook", "https://example.org/", "--command", "true"), "exactly one"),
         (("--command", "true", "--quiet-hours", "25:00-07:00"), "time of day"),
+        (("--service", "malto://ada@example.org"), "Unparseable URL"),
+        (("--service", "mailto://ada:secret@127.0.0.1:2587?to=a@example.org"), "Invalid ~From~"),
         (("--command", "true", "--quiet-hours", "07:00-07:00"), "quiet"),
         (("--command", "true", "--digest", "noon"), "digest"),
         (("--command", "true", "--tz", "Mars/Base"), "zone"),

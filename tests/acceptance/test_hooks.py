@@ -160,6 +160,28 @@ def test_a_body_signed_as_github_signs_counts_once(constellation: Constellation)
         assert send(web, BODY, {"x_hub_signature_256": f"sha256={'0' * 64}"}, "pushes").status == 403
 
 
+def test_githubs_event_is_data_a_delivery_counts_once_and_a_ping_fires_nothing(constellation: Constellation) -> None:
+    with open_to_all(constellation) as web:
+        secret = constellation.command("turnkeeper", "hooks", "add", "pushes", "--style", "github").strip()
+        constellation.create("sweep", "--on", "hook.pushes", "--filter", "github_event=push", "--debounce", "0s")
+        mac = {"x_hub_signature_256": f"sha256={hmac.new(secret.encode(), BODY, hashlib.sha256).hexdigest()}"}
+
+        def sent(event: str, delivery: str) -> tuple[int, int, bool]:
+            answer = send(web, BODY, mac | {"x_github_event": event, "x_github_delivery": delivery}, "pushes")
+            said = json.loads(answer.body)
+            return answer.status, said.get("matched", 0), said.get("duplicate", False)
+
+        assert sent("ping", "1") == (200, 0, False)
+        assert sent("issues", "2") == (202, 0, False)
+        assert sent("push", "3") == (202, 1, False)
+        assert sent("push", "3") == (202, 0, True)
+        assert sent("push", "4") == (202, 1, False), "an equal body of another delivery"
+        refused = send(web, BODY, {"x_hub_signature_256": "sha256=0", "x_github_event": "ping"}, "pushes")
+        assert refused.status == 403
+    (row,) = constellation.ask("turnkeeper", "hooks", "list")
+    assert row["url"].endswith("/hooks/pushes")
+
+
 def test_a_link_decides_one_question_once_and_a_guess_none(constellation: Constellation) -> None:
     with open_to_all(constellation) as web:
         constellation.create("boiler", "--in", "1s", "--prompt", "Remember: the boiler is old")

@@ -139,7 +139,10 @@ def rendered(prompt: str, task: Any, at: Any, answer: Callable[[str], str]) -> s
     """
     here = at.astimezone(zone(task.spec.timezone))
     times = {"time": here.isoformat(timespec="seconds"), "date": here.date().isoformat()}
-    sources = {LAST: task.spec.name, **{f"answers.{name}": name for name in names_before(task.spec.filters)}}
+    before = names_before(task.spec.filters)
+    sources = {LAST: task.spec.name, **{f"answers.{name}": name for name in before}}
+    if before:
+        sources["answer"] = before[-1]
 
     def value(one: Variable) -> str | None:
         if one.name in sources:

@@ -21,7 +21,7 @@ from turnkeeper.config.started import changes, read_start, settings_now
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.constellation.delivery import hosts, outbox, targets
-from turnkeeper.constellation.delivery.send import send
+from turnkeeper.constellation.delivery.send import refusal, send
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import Caller
@@ -37,9 +37,11 @@ _LOG = columns(
     "MADE=made_at KIND TASK TARGET STATE #TRIES NEXT=next_at REASON +KEY +FIRE=fire_id",
     tries=lambda row: str(row["tries"] or "-"),
 )
+_TEST = "Turnkeeper's deliveries reach you here."
 _PROCESS = "delivery"
 _SECRETS = {"webhook", "service", "command", "secret"}
 _SET = "nothing is delivered yet: set enabled = true below [delivery] in config.toml; then run: turnkeeper up"
+_SERVICE = "such as mailtos://USER:PASSWORD@HOST, or mailto://HOST:25?from=A@HOST&to=B@HOST for a local server"
 _DOWN = "nothing is delivered yet: the process that delivers does not run; run: turnkeeper up"
 
 
@@ -140,8 +142,8 @@ def _note_state(place: Home) -> None:
 
 def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:
     """Raise InvalidInput if the target's URL has the wrong form, or Denied if its host is not allowed."""
-    if target.service and "://" not in target.service:
-        raise InvalidInput("is not a URL of apprise, such as mailtos://USER:PASSWORD@HOST", where="--service")
+    if target.service and (why := asyncio.run(refusal(target.service))):
+        raise InvalidInput(f"apprise does not take it: {why}", where="--service", hint=_SERVICE)
     if not target.webhook:
         return
     try:
@@ -197,7 +199,7 @@ def test(name: Name) -> None:
     target = targets.FILE.one(place, name)
     if target.event:
         raise InvalidInput("is an event, which cannot be tested", where=name, hint=f"turnkeeper emit {target.event}")
-    data = {"task": "a try", "channel": "", "outcome": "succeeded", "reason": "", "text": "This is a try."}
+    data = {"task": "a test of Turnkeeper", "channel": "", "outcome": "succeeded", "reason": "", "text": _TEST}
     body = json.dumps({"type": "task.succeeded", "timestamp": rfc3339(now), "data": data})
     key = f"msg_{SystemEntropy().hex(32)}"
     why = asyncio.run(send(target, key, "success", body, now, allowed=load_settings(place).delivery.allow))

@@ -34,6 +34,7 @@ LONGEST_TEXT = 32_000  # characters, in the variables of a command and in the te
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE")
 _FAULTS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 _NOT_TAKEN = "the service could not be reached, or did not take it; to see why, run: apprise -vv -b hello URL"
+_SERVE = [sys.executable, "-P", "-m", "turnkeeper.constellation.delivery.send"]
 _OVER = 410  # the status Gone: the receiver wants no more deliveries
 _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
 _ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run", "stopped": "was stopped"}
@@ -57,9 +58,9 @@ def title(data: Mapping[str, Any], kind: str) -> str:
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """Return the text of a delivery, for people: the reason, the answer, the question with its call, and its link.
+    """Return the text of a delivery, for people: the reason, the answer, the question with its call, and how to decide.
 
-    If the text is too long, cut its end, but not the link.
+    If the text is too long, cut its end, but not how to decide.
     """
     said = [data.get("reason"), data.get("text"), data.get("question")]
     if data.get("arguments"):
@@ -67,6 +68,8 @@ def text_of(data: Mapping[str, Any]) -> str:
     text = plain("\n\n".join(str(part) for part in said if part))
     cut = f"… {len(text) - LONGEST_TEXT:,} more characters" if len(text) > LONGEST_TEXT else ""
     link = f"Decide it here, once, within a day: {data['decide']}" if data.get("decide") else ""
+    if not link and data.get("interrupt_id"):
+        link = f"Decide it: turnkeeper triage, or turnkeeper approvals resolve {data['interrupt_id']} -h"
     return "\n\n".join(part for part in (text[:LONGEST_TEXT] + cut, link) if part)
 
 
@@ -84,8 +87,7 @@ async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, 
             said = {"TITLE": title(data, kind), "TEXT": text_of(data), "KEY": key, "EVENT": kind}
             if target.service:
                 asked = {"address": target.service, "allowed": sorted(allowed), **said}
-                argv = [sys.executable, "-P", "-m", "turnkeeper.constellation.delivery.send"]
-                return await _run(argv, json.dumps(asked), {})
+                return await _run(_SERVE, json.dumps(asked), {})
             for name in ("task", "channel", "fire_id", "turn_id", "outcome", "reason", "tool", "arguments", "decide"):
                 said[name.upper()] = plain(str(data.get(name) or ""))[:LONGEST_TEXT]
             named = {f"TURNKEEPER_{name}": value.replace("\0", "") for name, value in said.items()}
@@ -147,6 +149,21 @@ async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
     return "" if process.returncode == 0 else plain(last) or f"exit status {process.returncode}"
 
 
+async def refusal(address: str) -> str:
+    """Return why apprise refuses the address of a service, without secrets. Empty if it does not."""
+    return await _run(_SERVE, json.dumps({"address": address, "allowed": []}), {})
+
+
+def _refusal(apprise: Any, address: str) -> str:
+    said, log = list[str](), logging.getLogger("apprise")
+    told = logging.Handler()
+    told.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(told)
+    if apprise.Apprise.instantiate(address) is not None:
+        return ""
+    return next(iter(said), "it is not known").replace(address, "the URL")
+
+
 def serve(asked: Mapping[str, Any]) -> str:
     """Send the text to a service from this process. Return why it failed, or an empty string if it succeeded."""
     refused = hosts.guard(asked["allowed"])
@@ -154,6 +171,8 @@ def serve(asked: Mapping[str, Any]) -> str:
         apprise = import_module("apprise")
     except ImportError:
         return f"services need a package: {install_command('turnkeeper[notify]')}"
+    if "TITLE" not in asked:
+        return _refusal(apprise, asked["address"])
     logging.getLogger("apprise").disabled = True  # errors of the library contain the address
     sender = apprise.Apprise()
     if not sender.add(asked["address"]):

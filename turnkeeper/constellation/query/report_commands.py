@@ -11,7 +11,8 @@ import typer
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.surfaces import offered
-from turnkeeper.console import home, note
+from turnkeeper.console import Output, home, note, show_rows
+from turnkeeper.console.lists import columns
 from turnkeeper.console.unseen import as_json
 from turnkeeper.constellation.query.report import QUESTIONS, page
 from turnkeeper.constellation.query.snapshot import Snapshot, confine
@@ -19,12 +20,17 @@ from turnkeeper.constellation.timeline.commands import instant, zone_of
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.files import write_new
 
+_TURNS = columns(
+    "TASK #TURNS #READ=tokens_in #WROTE=tokens_out #MONEY",
+    money=lambda row: f"{row['money']:,.2f}" if "money" in row else "-",
+)
 _WITHIN_S = 60.0  # the time limit for each SELECT
 
 
 class Format(StrEnum):
     """The format of the report."""
 
+    TABLE = "table"
     HTML = "html"
     JSON = "json"
 
@@ -34,7 +40,9 @@ def report(
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file.")] = None,
     output: Annotated[
         Format | None,
-        typer.Option("-o", "--output", help="html: a page for a browser; json: every row, the default on a terminal."),
+        typer.Option(
+            "-o", "--output", help="table: turns, tokens and money by task, the default on a terminal; html; json."
+        ),
     ] = None,
 ) -> None:
     """Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.
@@ -45,7 +53,7 @@ def report(
     Example: turnkeeper report --since 7d --to report.html
     """
     on_terminal = to is None and sys.stdout.isatty()
-    output = output or (Format.JSON if on_terminal else Format.HTML)
+    output = output or (Format.TABLE if on_terminal else Format.HTML)
     if output is Format.HTML and on_terminal:
         raise InvalidInput("is a page for a browser", where="-o html", hint="write it to a file: --to report.html")
     place = home()
@@ -60,11 +68,12 @@ def report(
         for by, name in (("task", "turns"), ("day", "days")):
             for row in answers[name]:
                 row["money"] = round(sum(one["money"] for one in answers["models"] if one[by] == row[by]), 6)
-    if output is Format.JSON:
-        text = as_json({"since": begin, "until": end, **answers, "notes": notes}, indent=2) + "\n"
+    if output is Format.TABLE and to is None:
+        show_rows(answers["turns"], _TURNS, Output.TABLE, name_key="task", footer="more: --to report.html, or -o json")
+    elif output is Format.JSON:
+        _write(as_json({"since": begin, "until": end, **answers, "notes": notes}, indent=2) + "\n", to)
     else:
-        text = page(begin, end, answers, notes)
-    _write(text, to)
+        _write(page(begin, end, answers, notes), to)
     for line in notes:
         note(line)
 

@@ -64,7 +64,10 @@ class Hooks:
             return JSONResponse({"detail": f"more than {A_MINUTE} requests a minute"}, 429, {"retry-after": "60"})
         key = registry.check(hook, request.headers, body, self._gateway.clock.now())
         assert hook is not None
-        data = _data(body)
+        cause = request.headers.get(registry.CAUSE, "") if hook.style == registry.GITHUB else ""
+        if cause == registry.PING:
+            return JSONResponse({"detail": "its signature fits; a ping makes no event"})
+        data = _data(body, cause)
         daemons = self._gateway.daemons(Who(surface="api", key=name))
         asked = schedules.EmitEventRequest(name=hook.event, data_json=data, event_id=f"{name}-{key[:40]}")
         self._failpoints.reach("hooks.checked")
@@ -84,12 +87,17 @@ class Hooks:
         return self._taken[place] > A_MINUTE
 
 
-def _data(body: bytes) -> str:
-    """Return the data of an event from a body: its object, or else any other JSON value or an empty text as `body`."""
+def _data(body: bytes, cause: str) -> str:
+    """Return the data of an event from a body: its object, or any other JSON value or an empty text as `body`.
+
+    Args:
+        cause: GitHub's name of the event, which becomes `github_event`; empty if there is none.
+    """
     try:
         text = body.decode()
         found = json.loads(text or '""')
         said = text if isinstance(found, dict) else json.dumps({"body": found})
+        said = json.dumps(json.loads(said) | {"github_event": cause}, ensure_ascii=False) if cause else said
     except (ValueError, RecursionError) as error:
         hint = "send application/json; at GitHub, select it as the content type"
         raise InvalidInput("is not JSON", where="body", hint=hint) from error

@@ -19,7 +19,7 @@ from turnkeeper.storage.locking import is_held
 
 app = App("Webhooks that this home accepts: each request becomes an event, for which tasks wait.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The webhook's name, the last part of its URL.")]
-_COLUMNS = columns("NAME EVENT STYLE")
+_COLUMNS = columns("NAME EVENT STYLE URL")
 
 
 @app.command()
@@ -61,9 +61,11 @@ def list_() -> Listed:
 
     Example: turnkeeper hooks list
     """
+    place = console.home()
+    origin = page_of(load_settings(place).web)
     rows = [
-        {"name": name, "event": one.event, "style": one.style}
-        for name, one in registry.FILE.read(console.home()).items()
+        {"name": name, "event": one.event, "style": one.style, "url": f"{origin}/hooks/{name}"}
+        for name, one in registry.FILE.read(place).items()
     ]
     return Listed(rows, "" if rows else "no webhook yet: turnkeeper hooks add NAME")
 

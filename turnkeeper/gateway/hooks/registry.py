@@ -1,7 +1,7 @@
 """The webhooks that a home accepts, in `state/hooks.json`: the key of each, and the form of its signatures.
 
 `standard` is the form of Standard Webhooks: id, timestamp and body are signed, and a request is valid for five minutes.
-`github` is GitHub's form: only the body is signed, so the same body counts only once.
+`github` is GitHub's form: only the body is signed. A body counts once for each id of a delivery, `X-GitHub-Delivery`.
 """
 
 import base64
@@ -23,6 +23,7 @@ WINDOW_S = 300.0
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 _PREFIX = "whsec_"
 _HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
+CAUSE, DELIVERY, PING = "x-github-event", "x-github-delivery", "ping"  # headers of GitHub, and the event of a test
 _SIGNING = "sign with the webhook's key as Standard Webhooks or GitHub specify; see: Webhooks in docs/events.md"
 _RESERVED = "decide"
 _NAMING = f"use a-z, 0-9 and -, begin with a letter, at most 32; not {_RESERVED}"
@@ -70,7 +71,7 @@ def check(hook: Hook | None, headers: Mapping[str, str], body: bytes, now: datet
     if hook is not None and hook.style == GITHUB:
         mac = hmac.digest(hook.secret.encode(), body, hashlib.sha256).hex()
         _compare([signed_body], f"sha256={mac}")
-        return hashlib.sha256(body).hexdigest()
+        return hashlib.sha256(headers.get(DELIVERY, "").encode() + body).hexdigest()
     secret = base64.b64decode(hook.secret.removeprefix(_PREFIX)) if hook is not None and in_time else b""
     mac = base64.b64encode(hmac.digest(secret, f"{key}.{at}.".encode() + body, hashlib.sha256)).decode()
     _compare(signed.split() if secret else [], f"v1,{mac}")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from task_runner.dispatcher.flows.prompts import MOST, as_asked, check, completed, with_event
+from task_runner.dispatcher.flows.prompts import MOST, as_asked, check, completed, rendered, with_event
 from task_runner.model.events import LARGEST_DATA, Event
 from task_runner.model.task import CatchUp, Definition, Fire, Outcome, TaskId
 from task_runner.service.task_spec import Defaults, parse_spec
@@ -99,6 +99,12 @@ def test_answers_of_tasks_before_are_given_by_name() -> None:
     told = {"answer": "of review", "answers": {"news": "of news", "review": "of review"}}
     said = with_event("{{ answers.news }}, {{ answer }}", event(told, "task.succeeded", task_name="review"))
     assert said == '"of news", "of review"'
+
+
+def test_a_prompt_as_it_would_be_has_the_answer_of_the_last_task_before() -> None:
+    made = wire.Task(spec=wire.TaskSpec(name="t", timezone="UTC", on="task.succeeded", filters=["after=news,review"]))
+    prompt = "{{ answer }} {{ answers.news }} {{ event.data.x }}"
+    assert rendered(prompt, made, NOW, lambda name: f"of {name}") == '"of review" "of news" {{ event.data.x }}'
 
 
 def test_a_fire_of_the_schedule_has_no_event_and_the_default_of_each_value() -> None:

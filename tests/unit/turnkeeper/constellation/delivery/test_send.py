@@ -31,6 +31,11 @@ def test_a_question_names_its_tool_with_the_arguments_and_says_what_the_link_doe
     assert "Decide" not in text_of(data)
 
 
+def test_a_question_without_a_link_names_the_command_that_decides_it() -> None:
+    said = text_of({"question": "category night does not grant it", "interrupt_id": "3f2a9c01", "decide": ""})
+    assert said.endswith("\n\nDecide it: turnkeeper triage, or turnkeeper approvals resolve 3f2a9c01 -h")
+
+
 def test_long_arguments_do_not_cut_the_link_off() -> None:
     said = text_of({"tool": "write_report", "arguments": "a" * LONGEST_TEXT, "decide": "https://home.example/x"})
     assert said.startswith("write_report: aaa")

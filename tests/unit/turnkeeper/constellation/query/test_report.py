@@ -221,9 +221,14 @@ def test_a_terminal_gets_the_rows_and_never_the_text_of_a_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    code, out, _ = command(filled, "--since", SINCE, capsys=capsys)
+    code, out, _ = command(filled, "--since", SINCE, "-o", "json", capsys=capsys)
     assert code == 0
-    assert set(QUESTIONS) < set(json.loads(out))
+    turns = json.loads(out)
+    assert set(QUESTIONS) < set(turns)
+    code, out, _ = command(filled, "--since", SINCE, capsys=capsys)
+    head, *rows = re.sub(r"\x1b\[[0-9;]*m", "", out).splitlines()
+    assert (code, head.split()) == (0, ["TASK", "TURNS", "READ", "WROTE", "MONEY"])
+    assert [row.split()[-4] for row in rows] == [str(row["turns"]) for row in turns["turns"]]
     code, out, said = command(filled, "--since", SINCE, "-o", "html", capsys=capsys)
     assert (code, out) == (2, "")
     assert "write it to a file: --to report.html" in said
