@@ -64,6 +64,7 @@ class News(NamedTuple):
     error: str
     tokens: int = 0
     money: int = 0
+    unpriced: str = ""
     wake_after_s: int | None = None
     said: Mapping[str, Any] = MappingProxyType({})  # the answers, for the tasks that follow the fire's task
 
@@ -171,6 +172,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             moved = ledger.spending(moved, spent, item.tokens)
             turn = budgets.Ended(
                 fire=moved, at=item.at, spent=spent, tokens=item.tokens, money=item.money,
+                unpriced=item.unpriced,
                 wake_after_s=item.wake_after_s,
             )  # fmt: skip
             ended.setdefault(fire.task_id, []).append(turn)
@@ -265,6 +267,7 @@ def _news(turn: wire.Turn | wire.TurnEvent, at: datetime, error: str) -> News:
         error=error,
         tokens=turn.tokens_in + turn.tokens_out,
         money=offered("money of tokens", turn.models_json, turn.tokens_in, turn.tokens_out) or 0,
+        unpriced=offered("unpriced tokens", turn.models_json, turn.tokens_in, turn.tokens_out) or "",
         wake_after_s=turn.wake_after_s if turn.HasField("wake_after_s") else None,
     )
 

@@ -430,6 +430,7 @@ def _news_of(told: WrittenTurnEvent, now: datetime) -> outcomes.News:
         error=told.error or (f"waits for approval {', '.join(held_by)}" if held_by else ""),
         tokens=told.tokens_in + told.tokens_out,
         money=offered("money of tokens", told.models_json, told.tokens_in, told.tokens_out) or 0,
+        unpriced=offered("unpriced tokens", told.models_json, told.tokens_in, told.tokens_out) or "",
         wake_after_s=told.wake_after_s,
     )
 

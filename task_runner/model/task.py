@@ -241,6 +241,7 @@ class Usage:
     Attributes:
         tokens: the total input and output tokens.
         money: the cost of the tokens, in millionths of the owner's currency; 0 without a price.
+        unpriced: the tokens that had no price when their turn ended, by model, as JSON; empty if there are none.
     """
 
     day: date
@@ -248,6 +249,7 @@ class Usage:
     spent: timedelta = timedelta(0)
     tokens: int = 0
     money: int = 0
+    unpriced: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

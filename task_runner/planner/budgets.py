@@ -11,6 +11,7 @@ from datetime import UTC, datetime, time, timedelta
 
 from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, TaskState, Usage, replace
 from task_runner.timetable import zone
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import BUDGET, InvalidInput
 
 MONEY = "money_per_day"  # money is in millionths of the owner's currency
@@ -30,6 +31,7 @@ class Ended:
         spent: how long the turn took.
         tokens: number of tokens that the turn used, in and out.
         money: the cost of the tokens, in millionths of the owner's currency; 0 without a price.
+        unpriced: the tokens that have no price yet, as in `Usage`.
         wake_after_s: seconds from the end of the turn to the wake that the turn asked for; None if it asked for none.
     """
 
@@ -38,6 +40,7 @@ class Ended:
     spent: timedelta
     tokens: int
     money: int = 0
+    unpriced: str = ""
     wake_after_s: int | None = None
 
 
@@ -104,7 +107,8 @@ def _used(task: Task, turn: Ended) -> Usage:
     day = turn.at.astimezone(zone(task.definition.timezone)).date()
     before = task.usage if task.usage is not None and task.usage.day >= day else Usage(day=day)
     spent, tokens, money = before.spent + turn.spent, before.tokens + turn.tokens, before.money + turn.money
-    return replace(before, turns=before.turns + 1, spent=spent, tokens=tokens, money=money)
+    unpriced = offered("sum of unpriced tokens", before.unpriced, turn.unpriced) or ""
+    return replace(before, turns=before.turns + 1, spent=spent, tokens=tokens, money=money, unpriced=unpriced)
 
 
 def _reached(task: Task, fire: Fire | None = None) -> str:
@@ -115,7 +119,7 @@ def _reached(task: Task, fire: Fire | None = None) -> str:
         "turns_per_day": usage.turns,
         "seconds_per_day": usage.spent // _SECOND,
         "tokens_per_day": usage.tokens,
-        MONEY: usage.money,
+        MONEY: usage.money + (offered("money of unpriced tokens", usage.unpriced) or 0),
     }
     if fire is not None:
         # A retry would need more turns than the limit allows.

@@ -205,7 +205,7 @@ def task_of(row: Any) -> Task:
         missed=row.missed,
         rewound_until=_at(row.rewound_us),
         failures=row.failures,
-        usage=None if row.usage is None else _usage_of(row.usage),
+        usage=None if row.usage is None else _usage_of(row.usage, row.unpriced or ""),
         pacing=None if row.pacing is None else _pacing_of(row.pacing),
     )
 
@@ -241,6 +241,7 @@ def progress_of(task: Task) -> dict[str, Any]:
         "missed": task.missed,
         "failures": task.failures,
         "usage": None if task.usage is None else _text_of_usage(task.usage),
+        "unpriced": None if task.usage is None else task.usage.unpriced or None,
         "pacing": None if task.pacing is None else _text_of_pacing(task.pacing),
     }
 
@@ -357,9 +358,10 @@ def acceptance_of(fire: Fire) -> dict[str, Any]:
     }
 
 
-def _usage_of(text: str) -> Usage:
+def _usage_of(text: str, unpriced: str) -> Usage:
     day, turns, us, tokens, *money = json.loads(text)
-    return Usage(day=date.fromisoformat(day), turns=turns, spent=us * _MICROSECOND, tokens=tokens, money=sum(money))
+    used = Usage(day=date.fromisoformat(day), turns=turns, spent=us * _MICROSECOND, tokens=tokens, money=sum(money))
+    return model.replace(used, unpriced=unpriced)
 
 
 def _text_of_usage(usage: Usage) -> str:

@@ -19,6 +19,7 @@ tasks = Table(
     Column("tail_entry", BigInteger),
     Column("failures", BigInteger, nullable=False, server_default="0"),
     Column("usage", TEXT),
+    Column("unpriced", TEXT),  # the tokens of `usage` that had no price
     Column("pacing", TEXT),
     Column("paced_thread", TEXT),  # the thread of a self-paced task, to notice an author's message there
     Column("made_by", TEXT),  # the agent that made it

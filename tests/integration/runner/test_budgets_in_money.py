@@ -64,6 +64,30 @@ async def test_a_changed_price_counts_from_then_on(rig: Rig, peer: Peer, price: 
         assert (await rig.task()).paused_note.startswith("budget: money_per_day is 2.5, 3.0 used")
 
 
+async def test_a_turn_that_ended_before_its_price_was_written_counts_once_there_is_one(rig: Rig, peer: Peer) -> None:
+    prices.use(rig.home)
+    await rig.create()
+    async with rig.running():
+        await spend(rig, peer, 1, 400_000, 100_000)
+        await spend(rig, peer, 2, 0, 50_000)
+    again = rig.again()
+    rig.home.config.write_text(PRICED)
+    try:
+        async with again.running():
+            spec = (await again.task()).spec
+            spec.budget.update({"money_per_day": 3_000_000})
+            task = (await again.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))).task
+            assert task.state == "active", "0.50 + 1.00 + 0.50 were used"
+            await spend(again, peer, 1, 0, 100_000)
+            await again.trail.saw("task.paused")
+            assert (await again.task()).paused_note == "budget: money_per_day is 3.0, 3.0 used on 2026-03-02"
+    finally:
+        await again.close()
+        rig.home.config.unlink()
+        prices.use(Home(root=rig.home.root / "none"))
+        prices._Used.prices = None
+
+
 class FailsOnce:
     """A store whose first read fails."""
 

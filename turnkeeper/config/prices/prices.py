@@ -58,9 +58,7 @@ class Prices(NamedTuple):
 
     def of_turn(self, models: Mapping[str, Mapping[str, int]], tokens_in: int, tokens_out: int) -> int:
         """Return the cost of a turn, in millionths. Tokens without a model count for an unknown model."""
-        named = [(model, one["tokens_in"], one["tokens_out"]) for model, one in models.items()]
-        left = tokens_in - sum(one[1] for one in named), tokens_out - sum(one[2] for one in named)
-        return sum(self.money(*one) for one in (*named, ("", *left)))
+        return sum(self.money(*one) for one in _by_model(models, tokens_in, tokens_out))
 
 
 def known_as(model: str) -> str:
@@ -117,6 +115,34 @@ def money_of(models_json: str, tokens_in: int, tokens_out: int) -> int:
     """Return the cost of a turn at the prices in use, in millionths, or 0 if no price is known."""
     prices = current()
     return 0 if prices is None else prices.of_turn(json.loads(models_json or "{}"), tokens_in, tokens_out)
+
+
+def unpriced(models_json: str, tokens_in: int, tokens_out: int) -> str:
+    """Return the tokens of a turn that no price in use covers, by model, as JSON. Empty if there are none."""
+    if _is_known():
+        return ""
+    prices, by_model = current(), _by_model(json.loads(models_json or "{}"), tokens_in, tokens_out)
+    found = {model: used for model, *used in by_model if any(used) and (prices is None or prices.own(model) is None)}
+    return json.dumps(found) if found else ""
+
+
+def added(one: str, other: str) -> str:
+    """Return the sum of two texts of :func:`unpriced`."""
+    first, second = (json.loads(text or "{}") for text in (one, other))
+    both = {name: list(map(sum, zip(first.get(name, (0, 0)), used, strict=True))) for name, used in second.items()}
+    return json.dumps(first | both) if first or second else ""
+
+
+def money_of_unpriced(text: str) -> int:
+    """Return the cost of tokens that had no price, at the prices in use, in millionths. 0 if no price is known."""
+    prices = current()
+    return 0 if prices is None else sum(prices.money(name, *used) for name, used in json.loads(text or "{}").items())
+
+
+def _by_model(models: Mapping[str, Mapping[str, int]], tokens_in: int, tokens_out: int) -> list[tuple[str, int, int]]:
+    """Return the tokens of a turn by model. The rest, which no model has, counts for a model without a name."""
+    named = [(model, one["tokens_in"], one["tokens_out"]) for model, one in models.items()]
+    return [*named, ("", tokens_in - sum(one[1] for one in named), tokens_out - sum(one[2] for one in named))]
 
 
 def _is_known() -> bool:
