@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,10 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
-from turnkeeper.storage.nodes import CORDONED, can_begin
+from turnkeeper.storage.nodes import AGENTS, CORDONED, UNUSABLE, digest
 from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import FIRE, LOOK, notify
+from turnkeeper.storage.statements import listed
 
 RENEW_S = 2.0
 FENCE_S = 10.0  # limit without a renewal, which is shorter than a lease
@@ -147,7 +148,7 @@ class Ownership:
         if not lacking and not left:
             return leases.wanted(connection, self.owner, most, self._elsewhere)
         found = leases.wanted(connection, self.owner, leases.MOST_LOOKED_AT, self._elsewhere)
-        left |= leases.unfit(connection, [one for one in found if one not in self.held], lacking)
+        left |= _unfit(connection, [one for one in found if one not in self.held], lacking)
         return [one for one in found if one not in left][:most]
 
     def _take(self, connection: Any, thread_id: str, held: Lease | None) -> tuple[Lease, list[leases.Row]] | None:
@@ -204,7 +205,7 @@ class Ownership:
             self._elsewhere.add(agent)
             return None
         named = agent if is_worker(agent) else triggers.FIRST_AGENT
-        return None if any(can_begin(facts, lacks, named) for facts in self.others()) else fire
+        return None if any(_can_begin(facts, lacks, named) for facts in self.others()) else fire
 
     async def let_go(self, thread_id: str) -> bool:
         """Release a thread; return False if it has envelopes that this process must handle."""
@@ -406,7 +407,7 @@ class SharedMailboxes(Mailboxes):
 
     async def of_turn(self, turn_id: str) -> triggers.TriggerHeader | None:
         """Return the header of the waiting trigger of this future turn, for any machine."""
-        keys = await self._database.read(leases.waiting_keys)
+        keys = await self._database.read(leases.UNHANDLED.values)
         found = await self.find([key for key in keys if triggers.turn_id_of_key(key) == turn_id])
         return next(iter(found.values()), None)
 
@@ -530,3 +531,15 @@ def _row_of(item: triggers.EncodedTrigger) -> dict[str, Any]:
 def _not_hosted(agent: str) -> TurnkeeperError:
     what = f"{agent} is neither hosted here nor an agent in a terminal"
     return InvalidInput(what, where=_AGENT)
+
+
+def _can_begin(facts: Mapping[str, str], needed: Iterable[str], agent: str) -> bool:
+    """Return True if a runtime with these facts hosts the agent of a fire and has everything that the fire needs."""
+    has_all = not any(facts.get(what, UNUSABLE).startswith(UNUSABLE) for what in needed)
+    return has_all and agent in facts.get(AGENTS, agent).split()
+
+
+def _unfit(connection: Connection, threads_: Collection[str], lacking: Collection[str]) -> set[str]:
+    """Return the threads with an open turn that began with one of these digests of its category or graph."""
+    rows = leases.OPEN_TURNS.rows(connection, ids=listed(sorted(threads_)))
+    return {thread for thread, grant, graph in rows if {digest(json.loads(grant)), graph} & set(lacking)}

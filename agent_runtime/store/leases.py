@@ -8,7 +8,6 @@ its row expires; then any process may take the thread, under the next epoch. Onl
     release   locks the row before it looks for waiting envelopes: without the lock it would miss a concurrent put
 """
 
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,7 +18,6 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, lite
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store.database import check_lease
 from agent_runtime.store.schema import envelopes, meta, owners, threads, turns
-from turnkeeper.storage.nodes import digest
 from turnkeeper.storage.server.handover import FIRE
 from turnkeeper.storage.statements import Statement, among, listed, now_us, one_of, upsert
 
@@ -127,12 +125,6 @@ def wanted(connection: Connection, owner: str, most: int, besides: Collection[st
     return list(dict.fromkeys(found))[:most]
 
 
-def unfit(connection: Connection, threads_: Collection[str], lacking: Collection[str]) -> set[str]:
-    """Return the threads with an open turn that began with one of these digests of its category or graph."""
-    rows = _OPEN_TURNS.rows(connection, ids=listed(sorted(threads_)))
-    return {thread for thread, grant, graph in rows if {digest(json.loads(grant)), graph} & set(lacking)}
-
-
 def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
     """Become the owner of a thread. None if another running process owns the thread."""
     epoch = _TAKE.value(connection, thread_id=thread_id, owner=owner)
@@ -188,12 +180,6 @@ def quarantine(connection: Connection, lease: Lease, number: int, reason: str) -
     _SET_ASIDE.run(connection, of=number, state="quarantined", reason=reason)
 
 
-def waiting_keys(connection: Connection) -> list[str]:
-    """Return the keys of the oldest unhandled envelopes, at most 10,000."""
-    keys: list[str] = _KEYS.values(connection)
-    return keys
-
-
 def known(connection: Connection, keys: Collection[str]) -> list[Row]:
     """Return the unhandled envelopes with these keys."""
     return [Row(**values) for values in _KNOWN.dicts(connection, keys=listed(sorted(keys)))]
@@ -237,7 +223,7 @@ _TAKE = Statement(
     .values(epoch=sa.func.coalesce(_FIRST_EPOCH, 1))
     .returning(threads.c.epoch)
 )
-_OPEN_TURNS = Statement(
+OPEN_TURNS = Statement(
     select(turns.c.thread_id, turns.c.grant_json, threads.c.graph_digest)
     .join(threads, threads.c.thread_id == turns.c.thread_id)
     .where(among(turns.c.thread_id, "ids"), one_of(turns.c.status, ["running", "interrupted", "paused"]))
@@ -269,5 +255,6 @@ _ROWS = Statement(select(*_COLUMNS).where(_NUMBERED, envelopes.c.state == "claim
 _ARCHIVE = Statement(delete(envelopes).where(envelopes.c.number == bindparam("number")))
 _SET_ASIDE = Statement(update(envelopes).where(envelopes.c.number == bindparam("of")))
 _NOT_DEALT_WITH = or_(envelopes.c.state == "waiting", envelopes.c.state == "claimed")
-_KEYS = Statement(select(envelopes.c.key).where(_NOT_DEALT_WITH).order_by(envelopes.c.number).limit(10_000))
+# The keys of the oldest unhandled envelopes.
+UNHANDLED = Statement(select(envelopes.c.key).where(_NOT_DEALT_WITH).order_by(envelopes.c.number).limit(10_000))
 _KNOWN = Statement(select(*_COLUMNS).where(among(envelopes.c.key, "keys"), envelopes.c.state != "quarantined"))

@@ -8,7 +8,7 @@ import hashlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -188,12 +188,6 @@ def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> fr
     """
     told = {said for each in others for what, said in each.items() if not what.startswith(("config", AGENTS, CORDONED))}
     return frozenset(said for said in told - set(facts.values()) if not said.startswith(UNUSABLE))
-
-
-def can_begin(facts: Mapping[str, str], needed: Iterable[str], agent: str) -> bool:
-    """Return True if a runtime with these facts hosts the agent of a fire and has everything that the fire needs."""
-    has_all = not any(facts.get(what, UNUSABLE).startswith(UNUSABLE) for what in needed)
-    return has_all and agent in facts.get(AGENTS, agent).split()
 
 
 def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
