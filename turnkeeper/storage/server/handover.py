@@ -12,6 +12,7 @@ The thread's owner deletes a row in the transaction that handles it. The table `
 """
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
@@ -207,3 +208,10 @@ async def _heard(
 def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
     key = f"look:{thread_id}:{why}"
     return {"key": key, "thread_id": thread_id, "agent": "", "kind": LOOK, "envelope": wish}
+
+
+def copied_by(url: str) -> tuple[str, str]:
+    """Return two PostgreSQL commands: one dumps our tables of a database, the other one restores them."""
+    where = f"-n runner -n {SCHEMA} --dbname={shlex.quote(url)}"
+    put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
+    return f"pg_dump --format=custom --file=turnkeeper.dump {where}", put_back
