@@ -277,10 +277,9 @@ class Worker:
         if since != self._cordoned.partition(" ")[0]:
             self._cordoned = since
             self._lanes.look()
-        confirmed = f"{since} {os.getpid()}"
-        if self._cordoned != confirmed and not self._mailboxes.is_shared and self._lanes.is_at_rest():
-            replace_whole(self._home.cordoned, confirmed.encode())
-            self._cordoned = confirmed
+        if self._cordoned == since and not self._mailboxes.is_shared and self._lanes.is_at_rest():
+            self._cordoned = f"{since} {os.getpid()}"
+            replace_whole(self._home.cordoned, self._cordoned.encode())
 
     async def _claim_some(self, room: int) -> list[Delivery]:
         try:

@@ -191,6 +191,7 @@ async def _opened(
     """Open the store. Return its clock, the store, the runtime, and the part that reports that this process runs."""
     offered("calendar of a home", home)
     offered("prices of a home", home)
+    offered("queues of a home", settings)
     identity = callers.Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else callers.Identity(_COMMAND)
     at_home, socket = f" --home {shlex.quote(str(home.root))}", home.socket(_RUNTIME)
     if settings.store.is_shared:

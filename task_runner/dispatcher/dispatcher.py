@@ -389,9 +389,16 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
     if slots and len(found) < limit:
         free = max(0, slots - session.fires.catching_up())
         found += session.fires.ready(now, min(free, 1) if single else free, caught_up=True) if free else []
-    sent = [Outgoing(fire=ledger.sent(outgoing.fire, now), request=outgoing.request) for outgoing in found]
+    admitted = found_in_queues(session, found, now)
+    sent = [Outgoing(fire=ledger.sent(outgoing.fire, now), request=outgoing.request) for outgoing in admitted]
     session.fires.record_sent([outgoing.fire for outgoing in sent])
     return sent
+
+
+def found_in_queues(session: Session, found: list[Outgoing], now: datetime) -> list[Outgoing]:
+    """Return the fires that the limits of their queues admit."""
+    admitted: list[Outgoing] | None = offered("fires that queues admit", session, found, now)
+    return found if admitted is None else admitted
 
 
 def record_receipts(

@@ -191,6 +191,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     answered = [fire for fire in changed if fire.outcome not in HALTED and fire.fire_id in asked]
     resumed = {fire.task_id for fire in answered if fire.kind in COUNTED}
     concerned = sorted({fire.task_id for fire in changed if fire.outcome is not Outcome.RUNNING} | resumed)
+    offered("places in queues", session, concerned, now)
     done = Planned(events=recorded) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
     return done + emit_outcomes(session, moves, now)
 

@@ -282,6 +282,8 @@ FIELDS = (
     Field("agent", TEXT, "--agent", "The agent that runs the task; default agent0.", default="agent0",
           is_clearable=False, column="AGENT"),
     Field("read_only", FLAG, "--read-only/--no-read-only", "Allow only read-only tools.", default=False),
+    Field("queue", LABEL, "--queue", "The queue whose limits its turns share.", default="", is_sparse=True,
+          column="QUEUE"),
     Field("ephemeral", FLAG, "--ephemeral", "Delete the task when the daemon stops.", default=False, is_sparse=True),
     Field("approval_reminder", POSITIVE_DURATION, "--approval-reminder",
           "How long after a request for approval you are reminded."),

@@ -225,6 +225,7 @@ def row_of_task(task: Task) -> dict[str, Any]:
         "paced_thread": _paced_thread(task),
         "made_by": definition.created_by.agent if definition.created_by else None,
         "ephemeral": definition.ephemeral,
+        "queue": definition.queue or None,
         "listens": definition.on.event if definition.on else None,
     }
 

@@ -25,6 +25,7 @@ tasks = Table(
     Column("made_by", TEXT),  # the agent that made it
     Column("ephemeral", Boolean, nullable=False, server_default=false()),
     Column("listens", TEXT),  # the name of the events that trigger it
+    Column("queue", TEXT),  # the queue whose limits its turns share
     Index("tasks_name", "name", unique=True, **partial("state <> 'deleted'")),
     # The tick is a range scan of this index, so idle tasks cost nothing.
     Index("tasks_wake", "wake_us", **partial("wake_us IS NOT NULL")),

@@ -54,7 +54,7 @@ class Session:
         self, connection: Connection, now: Callable[[], datetime], at_home: str = "", *, reads: bool = False
     ) -> None:
         """Begin. With `reads`, the session changes nothing and locks nothing."""
-        self.at_home, self._connection = at_home, connection
+        self.at_home, self.connection = at_home, connection
         self._locks = of_server(connection) and not reads
         self.tasks = Tasks(connection, locks=self._locks)
         self.fires = Fires(connection, now)
@@ -69,15 +69,15 @@ class Session:
 
     @property
     def shared(self) -> Any:
-        return required("shared-rows", self._connection)
+        return required("shared-rows", self.connection)
 
     def alone(self, name: str) -> bool:
         """Take the right to do the work `name` until this transaction ends. False if another runner has it."""
-        return alone(self._connection, name)
+        return alone(self.connection, name)
 
     def tell(self) -> None:
         """Notify other runners of changed tasks after the commit."""
-        notify(self._connection, [""], TASKS)
+        notify(self.connection, [""], TASKS)
 
     def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
         """Lock the tasks of the fires that `find` returns. Return the fires, read under the locks."""

@@ -60,6 +60,7 @@ class TaskFields(TypedDict, total=False):
     config: Mapping[str, Any] | None
     input: Mapping[str, Any] | None
     agent: str | None
+    queue: str | None
     read_only: bool | None
     ephemeral: bool | None
     approval_reminder: Duration | None

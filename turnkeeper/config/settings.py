@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, f
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.json_text import check_configurable
-from turnkeeper.config.surfaces import Process, processes, surfaces
+from turnkeeper.config.surfaces import Process, processes
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import format_duration, parse_duration
@@ -50,7 +50,6 @@ def as_written(value: object) -> object:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]
 # A longer time than between two increases of a daemon's counter, which increases every five seconds.
 WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400)]
-
 
 # The form of a thread's id. The id ends with a task's name, which must not look like a path.
 GraphName = Annotated[str, Field(pattern=r"^[!-.0-~](?:[ -.0-~]{0,61}[!-.0-~])?$")]
@@ -419,6 +418,14 @@ class PriceSettings(_Section):
     written: Money = Field(0, description="for a million tokens that it writes")
 
 
+class QueueSettings(_Section):
+    """`[queues.<name>]`: limits that the turns of tasks with `--queue` share, over all machines."""
+
+    turns_at_once: int = Field(0, ge=0, le=10_000, description="turns that run at the same time; 0: no limit")
+    per_minute: int = Field(0, ge=0, le=10_000, description="turns that begin in a minute, evenly spaced; 0: no limit")
+    priority: int = Field(0, ge=-100, le=100, description="of fires that are due together, the highest goes first")
+
+
 OF_A_SURFACE: Any = {"of_a_surface": True}  # marks the section of a part that can be removed
 
 
@@ -444,6 +451,7 @@ class Settings(_Section):
     folder: FolderSettings = Field(default_factory=FolderSettings, json_schema_extra=OF_A_SURFACE)
     calendar: CalendarSettings = Field(default_factory=CalendarSettings, json_schema_extra=OF_A_SURFACE)
     prices: dict[str, PriceSettings] = Field(default_factory=dict, json_schema_extra=OF_A_SURFACE)
+    queues: dict[GraphName, QueueSettings] = Field(default_factory=dict, json_schema_extra=OF_A_SURFACE)
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
     mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)
@@ -493,7 +501,7 @@ class Settings(_Section):
         return graph.rpartition(":")[2] or "default"
 
 
-_COMMON = {"agents", "assistants", "model", "categories", "memory", "scheduler", "approvals", "history"}
+_COMMON = {"agents", "assistants", "model", "categories", "memory", "scheduler", "approvals", "history", "queues"}
 
 
 @contextlib.contextmanager
@@ -520,14 +528,6 @@ def load_settings(home: Home) -> Settings:
     if settings.store.is_shared:
         take_server_keys(home)
     return settings
-
-
-def unread_sections(home: Home) -> list[str]:
-    """Return the sections of config.toml that belong to parts of the program that are not installed."""
-    optional = {name for name, one in Settings.model_fields.items() if one.json_schema_extra == OF_A_SURFACE}
-    read = {section for surface in surfaces().values() for section in surface.settings}
-    said = read_toml(home.config).data if home.config.exists() else {}
-    return sorted(section for section in optional - read if said.get(section))
 
 
 def take_server_keys(home: Home) -> None:

@@ -23,7 +23,7 @@ READS: Mapping[str, frozenset[str]] = {
         {"agents", "approvals", "assistants", "categories", "faults", "graphs", "history", "memory", "metrics", "model"}
         | {"folder", "mcp_servers", "node", "notify", "store", "tools", "traces"}
     ),
-    "task-runner": frozenset({"metrics", "node", "scheduler", "store", "traces"}),
+    "task-runner": frozenset({"metrics", "node", "queues", "scheduler", "store", "traces"}),
 } | {process.name: process.reads for process in processes()}
 _KEYS = ".env"  # the name of the home's keys among the settings
 _LONGEST_SHOWN = 60

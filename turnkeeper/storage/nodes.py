@@ -23,7 +23,6 @@ from turnkeeper.clock import Clock, SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.errors import Conflict, TurnkeeperError, Unreachable
-from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.storage.server.url import in_schema
@@ -40,7 +39,6 @@ ALERTED = (1 << 63) - 1
 AGENTS = "agents"  # the fact with the agents that a runtime hosts
 CORDONED = "cordoned"  # the fact of a runtime since when it takes no new turns, while none of its turns runs
 UNUSABLE = "cannot be used: "  # prefix of the fact about a category that a machine cannot read
-CLAIM_S = 15.0
 _NOW = Statement(sa.select(now_us()))
 _SAID = ("node_id", "name", "role", "host", "version", "draining", "owner", "alerted_us")
 _CHANGE = ("draining", "owner", "facts_json", "alerted_us")
@@ -316,48 +314,6 @@ def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
             says = json.loads(path.read_bytes())
             if path.name.split("-")[-2] in back and not says.get("over_at"):
                 replace_whole(path, json.dumps(says | {"over_at": rfc3339(at)}, sort_keys=True).encode())
-
-
-class Claim:
-    """The right to do a task that one home does for all homes of a shared database. Renewed every few seconds.
-
-    Attributes:
-        holder: the home that held the claim when it was last read.
-    """
-
-    def __init__(self, database: Database, name: str, home: Home, node: NodeSettings) -> None:
-        """Claim `name` for a home. The same home can renew the claim at once, even after its process was killed."""
-        self._database, self._name = database, name
-        self.mine = f"{name_of(node)} ({platform.node()}:{home.root})"
-        self.holder = ""
-
-    async def take(self) -> bool:
-        """Take or renew the claim for 15 seconds. Return False if another home holds it."""
-        self.holder = await self._database.run(self._take)
-        return self.holder == self.mine
-
-    def _take(self, connection: Connection) -> str:
-        at = int(_NOW.value(connection))
-        _CLAIM.run(connection, name=self._name, holder=self.mine, until_us=at + int(CLAIM_S * 1e6))
-        return str(_HOLDER.value(connection, of=self._name))
-
-    async def let_go(self) -> None:
-        """Release the claim, so that another home can take it at once."""
-        await self._database.run(lambda connection: _LET_GO.run(connection, of=self._name, mine=self.mine))
-
-
-_slots = Table(
-    "slots", sa.MetaData(schema=SCHEMA), sa.Column("name", TEXT, primary_key=True), sa.Column("holder", TEXT),
-    sa.Column("until_us", sa.BigInteger),
-)  # fmt: skip
-# A claim that lasts longer than `CLAIM_S` was made before the server's clock was set back.
-_lasts = _slots.c.until_us.between(now_us(), now_us() + int(CLAIM_S * 1e6))
-_free = ~_lasts | (_slots.c.holder == sa.literal_column("excluded.holder"))
-_CLAIM = Statement(upsert(_slots, [_slots.c.name], ["holder", "until_us"], where=_free))
-_HOLDER = Statement(sa.select(_slots.c.holder).where(_slots.c.name == sa.bindparam("of")))
-_LET_GO = Statement(
-    sa.delete(_slots).where(_slots.c.name == sa.bindparam("of"), _slots.c.holder == sa.bindparam("mine"))
-)
 
 
 CORDON = "INSERT INTO runtime.meta VALUES (%s, %s) ON CONFLICT DO NOTHING"

@@ -15,8 +15,7 @@ from agent_runtime.mailbox.inbox import Reader, envelope_row
 from agent_runtime.mailbox.outbox import send as put_out
 from agent_runtime.mailbox.pane import Pane
 from agent_runtime.model.trigger import FIRST_AGENT, RESERVED
-from turnkeeper.bus.envelope import Envelope
-from turnkeeper.bus.envelope import shown as wrapped
+from turnkeeper.bus.envelope import Envelope, shown
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
@@ -166,7 +165,7 @@ class _Watching:
         return True
 
     def _deliver(self, envelope: Envelope) -> None:
-        self.pane.paste(wrapped(envelope), buffer=f"turnkeeper-{self.agent}")
+        self.pane.paste(shown(envelope), buffer=f"turnkeeper-{self.agent}")
         note(f"pasted {envelope.kind} from {envelope.sender}: {clipped(envelope.text, 60)}")
 
 
@@ -271,7 +270,7 @@ def _printer(item: Claimed, output: Output) -> Callable[[Envelope], None]:
         if output in {Output.JSONL, Output.NAME}:
             show_rows([envelope_row(item.name, envelope)], (), output, name_key="name")
         else:
-            print(plain(wrapped(envelope)), flush=True)
+            print(plain(shown(envelope)), flush=True)
 
     return deliver
 

@@ -18,13 +18,12 @@ from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 from pydantic import SecretStr
 
-from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.graph.offline.model import OfflineModel
 from agent_runtime.model.turn import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
-from turnkeeper.config.models import full_name, key_name, package_of
+from turnkeeper.config.models import OFFLINE, full_name, key_name, package_of
 from turnkeeper.config.settings import ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
 

@@ -31,6 +31,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings, load_settings
 from turnkeeper.constellation.inspect.cluster import of_nodes, of_server
 from turnkeeper.constellation.inspect.condition import findings
+from turnkeeper.constellation.peers.__main__ import Claim
 from turnkeeper.constellation.supervisor.escalation import take_pending
 from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.errors import EXIT_CONFLICT, Conflict, Unreachable
@@ -430,7 +431,7 @@ class Steps(SharedClock):
 
 def test_nobody_speaks_with_peers_for_longer_as_the_servers_clock_is_set_back(cluster: Cluster) -> None:
     database = Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"])
-    one, two = (nodes.Claim(database, "peers", cluster.home(each), NodeSettings(name=f"{each}")) for each in (1, 2))
+    one, two = (Claim(database, "peers", cluster.home(each), NodeSettings(name=f"{each}")) for each in (1, 2))
     assert [asyncio.run(each.take()) for each in (one, two)] == [True, False]
     cluster.sql.execute("UPDATE runner.slots SET until_us = until_us + 3600000000")
     assert [asyncio.run(each.take()) for each in (two, one)] == [True, False]

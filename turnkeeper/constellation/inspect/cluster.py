@@ -4,7 +4,6 @@ Everything is read from the database through a read-only connection, so every ma
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from turnkeeper.console.lists import columns
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
@@ -26,7 +25,7 @@ COLUMNS = columns(
 )
 
 
-def machine_columns() -> Any:
+def machine_columns() -> object:
     """Return the columns of `turnkeeper status` for machines."""
     return COLUMNS
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from turnkeeper.config.build import build, install_command
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
-from turnkeeper.config.settings import Settings, load_settings, unread_sections
+from turnkeeper.config.settings import OF_A_SURFACE, Settings, load_settings
 from turnkeeper.config.started import Start, changes, read_start, settings_now
 from turnkeeper.config.surfaces import gathered, processes, required, surfaces
-from turnkeeper.config.toml_file import shared_url_in
+from turnkeeper.config.toml_file import read_toml, shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import escalation, markers
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVISOR, Daemon, process_of, running, serves
@@ -75,11 +75,19 @@ def outdated(home: Home) -> Iterator[Finding]:
             own = "".join(f", [{one.name}]" for one in processes())
             what = f"[watchdog], [logs]{own} or [node] was changed since the last turnkeeper up"
             yield Finding(process=SUPERVISOR.name, what=what, fix="run: turnkeeper up", degraded=False)
-        for section in unread_sections(home):
+        for section in _unread_sections(home):
             what = f"{home.config}: [{section}] is ignored: the part of the program that reads it is not installed"
             yield Finding(process="", what=what, fix="", degraded=False)
     for what, fix in gathered("findings", home):
         yield Finding(process=DAEMONS[0].name, what=what, fix=fix, degraded=False)
+
+
+def _unread_sections(home: Home) -> list[str]:
+    """Return the sections of config.toml that belong to parts of the program that are not installed."""
+    optional = {name for name, one in Settings.model_fields.items() if one.json_schema_extra == OF_A_SURFACE}
+    read = {section for surface in surfaces().values() for section in surface.settings}
+    said = read_toml(home.config).data if home.config.exists() else {}
+    return sorted(section for section in optional - read if said.get(section))
 
 
 def _other_build(home: Home, daemon: Daemon, start: Start | None) -> str:

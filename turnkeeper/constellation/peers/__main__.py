@@ -14,10 +14,12 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.settings import NodeSettings, Settings, load_settings
 from turnkeeper.constellation.peers import pairing
 from turnkeeper.constellation.peers.door import Door, Known, listen
 from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, ToPair
@@ -30,13 +32,60 @@ from turnkeeper.storage.database import Database, make_schemas
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.storage.server.url import in_schema
+from turnkeeper.storage.statements import TEXT, Statement, now_us, upsert
 from turnkeeper.v1 import peers_pb2, peers_pb2_grpc
 
 PROCESS = "peers"
 LOOK_S = 1.0
+CLAIM_S = 15.0
 NICE = 10  # if processor time is scarce, peers and strangers wait, and fires do not
 _GRACE_S = 2.0
 _SERVICE = peers_pb2.DESCRIPTOR.services_by_name["Peers"]
+
+
+_NOW = Statement(sa.select(now_us()))
+
+
+class Claim:
+    """The right to do a task that one home does for all homes of a shared database. Renewed every few seconds.
+
+    Attributes:
+        holder: the home that held the claim when it was last read.
+    """
+
+    def __init__(self, database: Database, name: str, home: Home, node: NodeSettings) -> None:
+        """Claim `name` for a home. The same home can renew the claim at once, even after its process was killed."""
+        self._database, self._name = database, name
+        self.mine = f"{nodes.name_of(node)} ({nodes.name_of(NodeSettings())}:{home.root})"
+        self.holder = ""
+
+    async def take(self) -> bool:
+        """Take or renew the claim for 15 seconds. Return False if another home holds it."""
+        self.holder = await self._database.run(self._take)
+        return self.holder == self.mine
+
+    def _take(self, connection: sa.Connection) -> str:
+        at = int(_NOW.value(connection))
+        _CLAIM.run(connection, name=self._name, holder=self.mine, until_us=at + int(CLAIM_S * 1e6))
+        return str(_HOLDER.value(connection, of=self._name))
+
+    async def let_go(self) -> None:
+        """Release the claim, so that another home can take it at once."""
+        await self._database.run(lambda connection: _LET_GO.run(connection, of=self._name, mine=self.mine))
+
+
+_slots = sa.Table(
+    "slots", sa.MetaData(schema=nodes.SCHEMA), sa.Column("name", TEXT, primary_key=True), sa.Column("holder", TEXT),
+    sa.Column("until_us", sa.BigInteger),
+)  # fmt: skip
+# A claim that lasts longer than `CLAIM_S` was made before the server's clock was set back.
+_lasts = _slots.c.until_us.between(now_us(), now_us() + int(CLAIM_S * 1e6))
+_free = ~_lasts | (_slots.c.holder == sa.literal_column("excluded.holder"))
+_CLAIM = Statement(upsert(_slots, [_slots.c.name], ["holder", "until_us"], where=_free))
+_HOLDER = Statement(sa.select(_slots.c.holder).where(_slots.c.name == sa.bindparam("of")))
+_LET_GO = Statement(
+    sa.delete(_slots).where(_slots.c.name == sa.bindparam("of"), _slots.c.holder == sa.bindparam("mine"))
+)
 
 
 class Served:
@@ -133,34 +182,34 @@ class Served:
                 replace_whole(path, data)
 
 
-async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
+async def _claimed(home: Home, settings: Settings) -> Claim | None:
     """Claim the right to exchange messages with peers for all homes of the store. Raises Conflict if another has it."""
     if not settings.store.is_shared:
         return None
     make_schemas(settings.store.url)
     store = Database(in_schema(settings.store.url, nodes.SCHEMA), migrations=schema_revision.STORES[nodes.SCHEMA])
-    claim = nodes.Claim(store, PROCESS, home, settings.node)
+    claim = Claim(store, PROCESS, home, settings.node)
     if not await claim.take():
         raise _taken(claim)
     return claim
 
 
-async def _keep(claim: nodes.Claim, clock: SystemClock) -> None:
+async def _keep(claim: Claim, clock: SystemClock) -> None:
     """Renew the claim. Raises Conflict if another home has it, or MachineTrouble if it could not be renewed in time."""
     kept = clock.monotonic()
     while True:
-        await clock.sleep(nodes.CLAIM_S / 3)
+        await clock.sleep(CLAIM_S / 3)
         began = clock.monotonic()
         try:
             if not await claim.take():
                 raise _taken(claim)
             kept = began
         except MachineTrouble:
-            if clock.monotonic() - kept >= nodes.CLAIM_S:
+            if clock.monotonic() - kept >= CLAIM_S:
                 raise
 
 
-def _taken(claim: nodes.Claim) -> Conflict:
+def _taken(claim: Claim) -> Conflict:
     what = f"{claim.holder} speaks with peers for all machines that share the store"
     return Conflict(what, where="[peers] enabled", hint="set it to false here, or there and run: turnkeeper up")
 

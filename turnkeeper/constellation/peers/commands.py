@@ -17,8 +17,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console.commands import App
-from turnkeeper.console.lists import Listed, columns, listing
-from turnkeeper.console.lists import shown as time_shown
+from turnkeeper.console.lists import Listed, columns, listing, shown
 from turnkeeper.constellation.peers import exchange, pairing
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Corrupt, InvalidInput
@@ -32,7 +31,7 @@ _COLUMNS = columns(
     "NAME AGENT ADDRESS ADDED=added_at KEY +WHOLE_KEY=fingerprint", key=lambda row: str(row["fingerprint"])[:17]
 )
 _STATES = columns(
-    "NAME STATE SINCE WAITING UNANSWERED DELIVERED=delivered_at +REASON", since=lambda row: time_shown(row["since"])
+    "NAME STATE SINCE WAITING UNANSWERED DELIVERED=delivered_at +REASON", since=lambda row: shown(row["since"])
 )
 _NO_PEER = "no peer yet: turnkeeper peers invite NAME"
 _PROCESS = "peers"
@@ -169,10 +168,10 @@ def status(
             | {"unanswered": _count(pairing.asked_of(place, one.name))}
             | {"delivered_at": says.get("delivered_at", ""), "reason": says.get("reason", "")}
         )
-    shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
-    reasons = [f"{row['name']}: {row['reason']}" for row in shown if row["reason"]]
+    page, told = page_of(rows, "name", limit=limit, cursor=cursor)
+    reasons = [f"{row['name']}: {row['reason']}" for row in page if row["reason"]]
     footer = "\n".join(reasons) if rows else _NO_PEER
-    console.show_page(shown, _STATES, output, name_key="name", page=told, footer=footer)
+    console.show_page(page, _STATES, output, name_key="name", page=told, footer=footer)
 
 
 @app.command()

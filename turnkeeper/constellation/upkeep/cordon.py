@@ -4,8 +4,7 @@ The cordon of a home on files is a file, and its runtime confirms in another fil
 a database, a cordon is a row there, and the runtime confirms with its heartbeat. Both outlive every process.
 """
 
-from collections.abc import Iterator
-from contextlib import closing
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +13,11 @@ from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import home, note
-from turnkeeper.console import status as spinner
+from turnkeeper.console import home, note, status
 from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.constellation.supervisor.watchdog import read_orders
 from turnkeeper.errors import NotFound, TurnkeeperError
 from turnkeeper.storage import nodes
-from turnkeeper.storage.files import replace_whole
 from turnkeeper.times import parse_duration, rfc3339
 
 POLL_S = 0.5
@@ -39,7 +36,7 @@ class Here:
 
     def begin(self) -> None:
         if not self._place.cordon.exists():
-            replace_whole(self._place.cordon, _now().encode())
+            self._place.cordon.write_text(_now())
 
     def end(self) -> bool:
         """Return False if there was no cordon."""
@@ -57,11 +54,13 @@ class Here:
 
     def turns(self) -> list[str]:
         """Return the turns that run."""
-        from turnkeeper.rpc.channel import Caller  # noqa: PLC0415  `status` reads `findings`, and needs no gRPC for it
-        from turnkeeper.v1 import agent_runtime_pb2 as wire  # noqa: PLC0415
-
-        with closing(Caller(self._place, via="turnkeeper/cli", deadline_s=5.0)) as runtime:
+        # Import gRPC here, because `status` reads `findings` without it.
+        wire = import_module("turnkeeper.v1.agent_runtime_pb2")
+        runtime = import_module("turnkeeper.rpc.channel").Caller(self._place, via="turnkeeper/cli", deadline_s=5.0)
+        try:
             found = runtime.ListTurns(wire.ListTurnsRequest(status="running", limit=MOST_NAMED)).turns
+        finally:
+            runtime.close()
         return [_named(turn.turn_id, turn.task_name, turn.channel) for turn in found]
 
 
@@ -167,7 +166,7 @@ def drain(
     """
     limit_s = parse_duration(deadline, field="--deadline").total_seconds() if deadline else float("inf")
     found, name = _begin("drain", machine)
-    with spinner(f"waiting until no turn runs on {name}"):
+    with status(f"waiting until no turn runs on {name}"):
         done = SystemClock().poll(found.is_at_rest, timeout_s=limit_s, every_s=POLL_S)
     if not done:
         left = ", ".join(found.turns()) or "none is recorded, but its agent-runtime has not confirmed the cordon"
@@ -184,7 +183,8 @@ def _begin(command: str, machine: str) -> tuple[Here | Shared, str]:
     return found, name
 
 
-def findings(place: Home) -> Iterator[tuple[str, str]]:
-    """Yield a finding while a home on files is cordoned. A shared database shows this for each machine."""
-    if place.cordon.exists():
-        yield f"takes no new turns since {place.cordon.read_text()}", "to take turns again, run: turnkeeper uncordon"
+def findings(place: Home) -> list[tuple[str, str]]:
+    """Return a finding while a home on files is cordoned. A shared database shows this for each machine."""
+    if not place.cordon.exists():
+        return []
+    return [(f"takes no new turns since {place.cordon.read_text()}", "to take turns again, run: turnkeeper uncordon")]

@@ -13,6 +13,7 @@ from turnkeeper.config.settings import (
     AssistantSettings,
     McpServerSettings,
     PriceSettings,
+    QueueSettings,
     Settings,
     effective,
     load_settings,
@@ -54,6 +55,7 @@ def test_every_documented_key_can_be_uncommented(home: Home) -> None:
     home.config.write_text("\n".join(line[2:] if key else line for line, key in zip(lines, is_key, strict=True)))
     named = {"agents": {"agent0": AgentSettings()}, "assistants": {"NAME": AssistantSettings()}}
     named |= {"mcp_servers": {"NAME": McpServerSettings()}, "prices": {"NAME": PriceSettings()}}
+    named |= {"queues": {"NAME": QueueSettings()}}
     assert load_settings(home) == Settings().model_copy(update=named)
 
 

@@ -1,0 +1,115 @@
+"""The limits of queues: how many turns run at once, and how many begin in a minute, over all machines.
+
+A runner checks the limits in the transaction that sends a fire or hands it over, under a lock of the queue's row. The
+turns of a queue are counted in the ledger, so a process that dies neither frees nor keeps a place. A fire that a limit
+stops stays unsent in the ledger, where catch-up and overlap decide about it, until its next try. The end of a turn
+makes the next fires of its queue ready.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import bindparam, func, literal_column, select, update
+
+from task_runner.model.task import QUEUED, UNDER_WAY, Outcome
+from task_runner.store.schema import fires, slots, tasks
+from task_runner.store.store import Session
+from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
+from turnkeeper.times import from_us, to_us
+
+AGAIN = timedelta(seconds=30)  # until the next try of a fire for which no end of a turn was noticed
+MOST_WOKEN = 100
+_limits: dict[str, Any] = {}  # settings, by queue
+
+
+def use(settings: Any) -> None:
+    """Use the queues of these settings in this process."""
+    _limits.clear()
+    _limits.update(settings.queues)
+
+
+def admitted(session: Session, found: Sequence[Any], now: datetime) -> list[Any]:
+    """Return the fires that the limits of their queues admit, highest priority first. Postpone the others."""
+    ids = listed({each.fire.task_id for each in found})
+    queue_of = dict(_QUEUES.rows(session.connection, ids=ids)) if found else {}
+    if not queue_of:
+        return list(found)
+    by_queue: dict[str, list[Any]] = {}
+    for each in found:
+        by_queue.setdefault(queue_of.get(each.fire.task_id, ""), []).append(each)
+    sent = by_queue.pop("", [])
+    for name in sorted(by_queue):  # all runners lock in this order
+        sent += _admitted(session, name, by_queue[name], now)
+    return sorted(sent, key=lambda each: -_priority(queue_of.get(each.fire.task_id, "")))
+
+
+def _priority(name: str) -> int:
+    return _limits[name].priority if name in _limits else 0
+
+
+def _admitted(session: Session, name: str, found: list[Any], now: datetime) -> list[Any]:
+    limits = _limits.get(name)
+    if limits is None:
+        _postpone(session, found, now + AGAIN, f"{QUEUED}{name}: config.toml has no [queues.{name}]")
+        return []
+    slot = f"queue {name}"
+    _ADD.run(session.connection, name=slot, holder="", until_us=0)
+    free_at = from_us(_LOCK.value(session.connection, slot=slot))
+    room = len(found)
+    if limits.turns_at_once:
+        count = _RUNNING.value(session.connection, queue=name)
+        room = min(room, max(0, limits.turns_at_once - count))
+        why = f"{QUEUED}{name}: {min(count + room, limits.turns_at_once)} of {limits.turns_at_once} turns at once"
+        _postpone(session, found[room:], now + AGAIN, why)
+    if limits.per_minute and room:
+        gap = timedelta(minutes=1) / limits.per_minute
+        free_at = free_at if now < free_at <= now + gap else now  # a later time was written before a clock step
+        own = 1 if free_at == now else 0
+        next_at = free_at + gap * own
+        for at, each in enumerate(found[own:room]):
+            _postpone(session, [each], next_at + gap * at, f"{QUEUED}{name}: {limits.per_minute} turns a minute")
+        if own:
+            _BOOK.run(session.connection, slot=slot, at=to_us(next_at))
+        room = own
+    return found[:room]
+
+
+def _postpone(session: Session, found: Sequence[Any], until: datetime, why: str) -> None:
+    """Make unsent fires ready later. A fire keeps another reason: with it, the fire may ask to cancel a turn."""
+    rows = [
+        {"number": each.fire.entry_id, "ready_us": to_us(until)}
+        | {"reason": each.fire.reason if each.fire.reason and not each.fire.reason.startswith(QUEUED) else why}
+        for each in found
+    ]
+    _POSTPONE.run_each(session.connection, rows)
+
+
+def wake(session: Session, task_ids: Collection[str], now: datetime) -> None:
+    """Make the next fires ready in the queues of tasks with a turn that has ended, earliest first."""
+    if task_ids:
+        _WAKE.run(session.connection, ids=listed(task_ids), now=to_us(now), stopped=f"{QUEUED}%at once")
+
+
+_QUEUES = Statement(select(tasks.c.id, tasks.c.queue).where(among(tasks.c.id, "ids"), tasks.c.queue.is_not(None)))
+_ADD = Statement(upsert(slots, [slots.c.name]))
+_LOCK = Statement(select(slots.c.until_us).where(slots.c.name == bindparam("slot")).with_for_update())
+_BOOK = Statement(update(slots).where(slots.c.name == bindparam("slot")).values(until_us=bindparam("at")))
+_RUNNING = Statement(
+    select(func.count())
+    .select_from(fires.join(tasks, tasks.c.id == fires.c.task_id))
+    .where(tasks.c.queue == bindparam("queue"), fires.c.is_open, one_of(fires.c.outcome, UNDER_WAY))
+)
+_POSTPONE = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
+_ended = tasks.alias("ended")
+_stopped = (
+    select(fires.c.entry_id)
+    .join(tasks, tasks.c.id == fires.c.task_id)
+    .where(tasks.c.queue.in_(select(_ended.c.queue).where(among(_ended.c.id, "ids"), _ended.c.queue.is_not(None))))
+    .where(fires.c.ready_us > bindparam("now"), fires.c.outcome == literal_column(f"'{Outcome.PENDING.value}'"))
+    .where(fires.c.reason.like(bindparam("stopped")))
+    .order_by(fires.c.due_us, fires.c.entry_id)
+    .limit(MOST_WOKEN)
+    .with_for_update(of=fires, skip_locked=True)
+)
+_WAKE = Statement(update(fires).where(fires.c.entry_id.in_(_stopped)).values(ready_us=bindparam("now")))
