@@ -3,9 +3,9 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
-oldest_reader = "0011"
+revision = "0012"
+down_revision = "0011"
+oldest_reader = "0012"
 
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 
