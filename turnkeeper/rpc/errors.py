@@ -37,7 +37,7 @@ _CODES: dict[type[errors.TurnkeeperError], int] = {
     errors.Corrupt: code_pb2.DATA_LOSS,
     errors.NotInstalled: code_pb2.UNIMPLEMENTED,
 }
-_TROUBLE = error_details_pb2.ErrorInfo(reason="MACHINE_TROUBLE", domain="turnkeeper")
+_TROUBLES = {"MACHINE_TROUBLE": errors.MachineTrouble, "SERVER_TROUBLE": errors.ServerTrouble}
 # If several errors have the same code, the client raises the error that a caller can act on.
 _ERRORS: dict[int, type[errors.TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
     code_pb2.UNAVAILABLE: errors.Unreachable,
@@ -63,7 +63,8 @@ def to_status(error: errors.TurnkeeperError) -> Any:
         link = error_details_pb2.Help.Link(description=error.hint)
         _attach(status, error_details_pb2.Help(links=[link]))
     if isinstance(error, errors.MachineTrouble):
-        _attach(status, _TROUBLE)
+        reason = "SERVER_TROUBLE" if isinstance(error, errors.ServerTrouble) else "MACHINE_TROUBLE"
+        _attach(status, error_details_pb2.ErrorInfo(reason=reason, domain="turnkeeper"))
     return rpc_status.to_status(status)
 
 
@@ -91,9 +92,9 @@ def from_rpc(error: grpc.RpcError, peer: str, home: Home | None = None) -> error
     if code is grpc.StatusCode.UNAVAILABLE:
         hint = "start it with: turnkeeper up" if home is None else way_to(home, peer)
         return errors.Unreachable(f"{peer} cannot be reached", hint=hint)
-    where, hint, in_trouble = _details(error)
-    if in_trouble:
-        return errors.MachineTrouble(error.details() or code.name, where=where, hint=hint)
+    where, hint, trouble = _details(error)
+    if trouble is not None:
+        return trouble(error.details() or code.name, where=where, hint=hint)
     return error_of(number, error.details() or code.name, where=where, hint=hint)
 
 
@@ -103,21 +104,23 @@ def _attach(status: status_pb2.Status, detail: Any) -> None:
     status.details.append(packed)
 
 
-def _details(error: grpc.RpcError) -> tuple[str, str, bool]:
-    """Return the field, the advice, and True if the server's machine is in trouble."""
-    where, hint, in_trouble = "", "", False
+def _details(error: grpc.RpcError) -> tuple[str, str, type[errors.MachineTrouble] | None]:
+    """Return the field, the advice, and the kind of trouble of the server's machine or database, if any."""
+    where, hint, trouble = "", "", None
     metadata: Any = error.trailing_metadata() or ()
     for key, value in metadata:
         if key != "grpc-status-details-bin":
             continue
         for packed in status_pb2.Status.FromString(value).details:
             bad, help_ = error_details_pb2.BadRequest(), error_details_pb2.Help()
+            info = error_details_pb2.ErrorInfo()
             if packed.Unpack(bad) and bad.field_violations:
                 where = bad.field_violations[0].field
             elif packed.Unpack(help_) and help_.links:
                 hint = help_.links[0].description
-            in_trouble |= packed.Is(_TROUBLE.DESCRIPTOR)
-    return where, hint, in_trouble
+            elif packed.Unpack(info):
+                trouble = _TROUBLES.get(info.reason, errors.MachineTrouble)
+    return where, hint, trouble
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
-from turnkeeper import __version__
 from turnkeeper.clock import Clock, SharedClock
+from turnkeeper.config.build import build
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.errors import Conflict, TurnkeeperError, Unreachable
@@ -227,7 +227,7 @@ class Beat:
         """Take `run`, which runs a function of a connection in a transaction of the database."""
         self._transact, self._nodes, self._clock = run, nodes_of(), clock
         self._node: dict[str, Any] = {"node_id": node_id, "name": name or platform.node(), "role": role}
-        self._node |= {"host": platform.node(), "version": __version__, "draining": False, "alerted_us": 0}
+        self._node |= {"host": platform.node(), "version": build(), "draining": False, "alerted_us": 0}
         self.facts: Callable[[], Mapping[str, str]] = dict
         self.owner: Callable[[], str] = str
         self.on_gone: Callable[[Node], object] = str

@@ -65,6 +65,16 @@ def test_pages_metrics_and_commands_say_that_the_database_is_away_and_continue_w
         found = machine.until("its metrics", lambda daemon=daemon: blocked(machine, daemon))
         assert found["scrape_complete",] == 0
     assert {("runtime_connected",), ("machines_lost",)} <= blocked(machine, TASK_RUNNER).keys()
+    asked = "select count(*) from turns"
+    for argv in (
+        ("task-runner", "list"),
+        ("task-runner", "run", "water"),
+        ("agent-runtime", "approvals", "list"),
+        ("agent-runtime", "turns", "list"),
+        ("turnkeeper", "query", asked),
+    ):
+        done = machine.attempt(*argv)
+        assert done.returncode == EXIT_UNREACHABLE, (argv, done.stderr)
     server.resume()
     machine.start()  # a daemon may have ended, as its supervisor expects
     machine.until("it to be back", lambda: not AWAY.findall(shown("/ui/")))

@@ -27,6 +27,7 @@ from tests.integration.cluster.shared import Cluster
 from tests.support.constellation import Constellation
 from tests.support.web import free_port
 from turnkeeper.clock import SharedClock
+from turnkeeper.config.build import build
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings, load_settings
 from turnkeeper.constellation.inspect.cluster import of_nodes, of_server
@@ -339,6 +340,10 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     server = "\n".join(found["database", "broken"] + found["database", "ok"])
     assert "fsync is off" in server
     assert re.search(r"PostgreSQL 1\d\.\S*.*, schemas runner \d{4} and runtime \d{4}; \d+ of \d+ connections", server)
+    cluster.sql.execute("UPDATE runner.nodes SET version = '0.0.9+gabc' WHERE name = 'machine-2'")
+    of_builds = [row["finding"] for row in json.loads(command(one, "doctor", "-o", "json").stdout)]
+    assert [text for text in of_builds if text.startswith(f"the machines run different builds: 0.0.9+gabc, {build()};")]
+    assert not [text for text in of_builds if "category loop differs" in text], "the builds ship other files"
     refused = command(one, "forget", "machine-2")
     assert (refused.returncode, "is running" in refused.stderr) == (EXIT_CONFLICT, True)
     assert "no machine has this name; use one of: machine-1, machine-2" in command(one, "forget", "machine-4").stderr

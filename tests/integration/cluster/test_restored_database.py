@@ -1,6 +1,6 @@
 """A database that machines share is put back to an earlier time: the history goes on as that of a restored home."""
 
-import shlex
+import os
 import shutil
 import signal
 import subprocess
@@ -117,11 +117,10 @@ def test_a_database_that_was_put_back_goes_on_as_a_restored_home_does(
 
     work(shared)
     said = shared.attempt("turnkeeper", "backup", str(tmp_path / "of-shared")).stderr.splitlines()
-    dump, put_back = (
-        next(line for line in said if line.strip().startswith(word)) for word in ("pg_dump", "pg_restore")
-    )
+    dump, put_back = (next(line for line in said if line.strip().startswith(word)) for word in ("(umask", "pg_restore"))
     assert "PostgreSQL's programs do not read .env" in "".join(said), "or they ask for a password that the home has"
     by_postgres(dump, tmp_path)
+    assert (tmp_path / "turnkeeper.dump").stat().st_mode & 0o077 == 0, "only its owner reads it"
     kept = len([entry for entry in history_of(shared, "every-second") if entry["outcome"] == "succeeded"])
     url = shared.home.config.read_text().split('"')[1]
     running = shared.attempt("turnkeeper", "restore", "--mark")
@@ -148,11 +147,17 @@ def test_a_database_that_was_put_back_goes_on_as_a_restored_home_does(
 
 def by_postgres(line: str, folder: Path) -> None:
     """Run what the command said, with the programs of the server."""
-    program, *rest = shlex.split(line)
     binaries = find_binaries()
     assert binaries is not None, "the server runs"
-    place = shutil.which(program) or (binaries / "postgres").resolve().parent / program
-    done = subprocess.run([place, *rest], cwd=folder, capture_output=True, text=True, check=False)
+    path = f"{os.environ['PATH']}:{(binaries / 'postgres').resolve().parent}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 

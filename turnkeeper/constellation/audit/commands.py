@@ -37,7 +37,7 @@ def verify_records(
     if outcome.faults:
         note(f"{len(outcome.faults)} faults: the records or the stores were changed by another program")
         raise typer.Exit(EXIT_FAILURE)
-    note("every record is unchanged, and the stores match the records")
+    note("every record is unchanged, and the outcomes and decisions in the stores match the records")
 
 
 @audit.command()

@@ -127,8 +127,11 @@ def of_nodes(cluster: nodes.Cluster) -> Iterator[Finding]:
             yield Finding(process="", what=what, fix="give each a [node] name", degraded=False)
     versions = sorted({row["version"] for row in lives})
     if len(versions) > 1:
-        yield Finding(process="", what=f"versions differ: {', '.join(versions)}", fix="upgrade all", degraded=False)
-    yield from _differences(lives)
+        what = f"the machines run different builds: {', '.join(versions)}; their categories and graphs are not compared"
+        yield Finding(process="", what=what, fix="install the same build on all", degraded=False)
+    for one in _differences(lives):
+        if len(versions) < 2 or one.what.startswith("config") or nodes.UNUSABLE in one.what:
+            yield one
 
 
 def _differences(rows: Sequence[nodes.Row]) -> Iterator[Finding]:

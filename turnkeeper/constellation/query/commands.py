@@ -68,6 +68,8 @@ def query(
         show([str(name) for name in next(rows)], islice(rows, limit) if limit else rows)
         if limit and next(rows, None) is not None:
             note(f"only the first {limit} rows are shown; for more: --limit")
+    except InvalidInput as error:
+        raise snapshot.unread or error from None
     finally:
         for line in snapshot.notes:
             note(line)

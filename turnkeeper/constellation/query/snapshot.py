@@ -53,11 +53,13 @@ class Snapshot:
 
     Attributes:
         notes: remarks for the user about the answer: missing sources, hidden columns.
+        unread: why a shared database cannot be read; None if it can.
     """
 
     def __init__(self, home: Home, *, texts: bool) -> None:
         """Open the stores. With `texts`, show the texts of people, models and tools."""
         self.notes: list[str] = []
+        self.unread: TurnkeeperError | None = None
         self._home, self._texts = home, texts
         self._sources = Sources(home)
         self._unlocked: list[Path] = []
@@ -166,6 +168,7 @@ class Snapshot:
             raise
         except TurnkeeperError as error:
             self.notes.append(f"{error}: its tables are missing")
+            self.unread = error
             return
         for store in _STORES:
             self._connection.execute(f"ATTACH '' AS {store}")

@@ -15,7 +15,7 @@ from turnkeeper.constellation.supervisor.escalation import Routes, take_pending
 from turnkeeper.constellation.supervisor.policy import Limits
 from turnkeeper.constellation.supervisor.retention import Kept
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.errors import InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import is_held
 
@@ -226,12 +226,10 @@ def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:
     if says is not None:
         why = str(says.get("error") or "") if isinstance(says, dict) else ""
         what = f"{daemon.name} did not start{f': {why}' if why else ''}"
-        hint = (
-            markers.WAITS
-            if isinstance(says, dict) and says.get("waits")
-            else "fix it, then run: turnkeeper up --restart"
-        )
-        raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)), hint=hint)
+        waits = isinstance(says, dict) and says.get("waits")
+        hint = markers.WAITS if waits else "fix it, then run: turnkeeper up --restart"
+        kind = Unreachable if waits else TurnkeeperError
+        raise kind(what, where=str(daemons.log_of(home, daemon)), hint=hint)
 
 
 def _stop_starting(home: Home, daemon: daemons.Daemon) -> None:

@@ -214,4 +214,4 @@ def copied_by(url: str) -> tuple[str, str]:
     """Return two PostgreSQL commands: one dumps our tables of a database, the other one restores them."""
     where = f"-n runner -n {SCHEMA} --dbname={shlex.quote(url)}"
     put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
-    return f"pg_dump --format=custom --file=turnkeeper.dump {where}", put_back
+    return f"(umask 077 && pg_dump --format=custom --file=turnkeeper.dump {where})", put_back

@@ -14,7 +14,7 @@ import pytest
 from task_runner.cli.client import not_running
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
-from turnkeeper.errors import Exhausted, MachineTrouble, Unreachable
+from turnkeeper.errors import EXIT_UNREACHABLE, Exhausted, MachineTrouble, ServerTrouble, Unreachable
 from turnkeeper.rpc import channel
 from turnkeeper.rpc.channel import AsyncCaller, Caller, daemon_of, method_of
 from turnkeeper.rpc.errors import from_rpc, to_status
@@ -152,4 +152,6 @@ def test_a_caller_learns_that_the_machine_of_the_daemon_is_in_trouble() -> None:
         Answered(to_status(MachineTrouble("x", where="keys/calls.json", hint="free memory"))), "task-runner"
     )
     assert (type(told), str(told)) == (MachineTrouble, "keys/calls.json: x; free memory")
+    told = from_rpc(Answered(to_status(ServerTrouble("the database does not answer"))), "task-runner")
+    assert (type(told), told.exit_code) == (ServerTrouble, EXIT_UNREACHABLE)
     assert type(from_rpc(Answered(to_status(Exhausted("the inbox is full"))), "task-runner")) is Exhausted
