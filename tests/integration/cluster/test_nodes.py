@@ -343,11 +343,7 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     of_builds = found_between_builds(cluster, one)
     assert f"the machines run different builds: 0.0.9+gabc, {build()};" in of_builds
     assert "category loop differs" not in of_builds, "the builds ship other files"
-    refused = command(one, "forget", "machine-2")
-    assert (refused.returncode, "is running" in refused.stderr) == (EXIT_CONFLICT, True)
-    assert "no machine has this name; use one of: machine-1, machine-2" in command(one, "forget", "machine-4").stderr
-    assert "forgot 1 process that is gone of machine-3;" in command(one, "forget", "machine-3").stderr
-    assert "machine-3" not in command(one, "status").stdout
+    check_forget(one)
     with psycopg.connect(cluster.url.replace(f"/{cluster.name}?", "/postgres?"), autocommit=True) as server_itself:
         server_itself.execute(f"ALTER DATABASE {cluster.name} ALLOW_CONNECTIONS false".encode())
         others = "FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
@@ -356,6 +352,15 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     said = command(one, "status")
     assert re.search(r"agent-runtime +running", said.stdout), "this machine's processes are known without the database"
     assert "not currently accepting connections; start it, or correct [store] url" in said.stderr
+
+
+def check_forget(one: Home) -> None:
+    """Check that a machine that runs is not forgotten, and that one that is gone is."""
+    refused = command(one, "forget", "machine-2")
+    assert (refused.returncode, "is running" in refused.stderr) == (EXIT_CONFLICT, True)
+    assert "no machine has this name; use one of: machine-1, machine-2" in command(one, "forget", "machine-4").stderr
+    assert "forgot 1 process that is gone of machine-3;" in command(one, "forget", "machine-3").stderr
+    assert "machine-3" not in command(one, "status").stdout
 
 
 def found_between_builds(cluster: Cluster, home: Home) -> str:
