@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from turnkeeper.constellation.inspect.cluster import of_cordons
-from turnkeeper.storage.nodes import Cluster
+from turnkeeper.constellation.inspect.cluster import of_cordons, of_nodes
+from turnkeeper.storage.nodes import UNUSABLE, Cluster
 
 
 def cluster(*states: str) -> Cluster:
@@ -21,3 +21,30 @@ def cluster(*states: str) -> Cluster:
 )
 def test_it_is_a_finding_if_every_machine_is_cordoned(states: list[str], found: int) -> None:
     assert len(list(of_cordons(cluster(*states)))) == found
+
+
+@pytest.mark.parametrize(
+    ("builds", "found"),
+    [
+        (("0.1.0+ga", "0.1.0+ga"), ["category loop differs", "category own differs", "config [scheduler] differs"]),
+        (
+            ("0.1.0+ga", "0.1.0+gb"),
+            [
+                "the machines run different builds: 0.1.0+ga, 0.1.0+gb",
+                "category own differs",
+                "config [scheduler] differs",
+            ],
+        ),
+    ],
+)
+def test_between_builds_the_categories_that_they_ship_are_not_compared(
+    builds: tuple[str, str], found: list[str]
+) -> None:
+    facts = [
+        {"category loop": "1", "category own": "1", "config [scheduler]": "1"},
+        {"category loop": "2", "category own": f"{UNUSABLE}a key is wrong", "config [scheduler]": "2"},
+    ]
+    shared = cluster("ready", "ready")
+    for number, row in enumerate(shared.processes):
+        row |= {"node_id": f"agent-runtime-{number}", "version": builds[number], "facts": facts[number], "offset_s": 0}
+    assert [one.what.partition(";" if one.what.startswith("the") else ":")[0] for one in of_nodes(shared)] == found
