@@ -180,9 +180,13 @@ def _show_answer(chosen: Runner, fire: Any, channel: str, output: console.Output
 
 
 def _follow(chosen: Runner, fire: Any) -> Any:
-    clock = SystemClock()
+    """Wait until a fire ends or waits for the author. Print each reason for which it cannot be sent meanwhile."""
+    clock, told = SystemClock(), ""
     with console.status(f"waiting for {fire.fire_id}"):
         while fire.outcome in _OPEN:
+            if fire.reason not in {"", told}:
+                console.note(f"{fire.fire_id} is not sent yet: {plain(fire.reason)}; see: turnkeeper status")
+                told = fire.reason
             clock.block(_POLL_S)
             fire = chosen.call(wire.GetFireRequest(fire_id=fire.fire_id))
     return fire

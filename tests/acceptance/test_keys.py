@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.constellation import Constellation
 from turnkeeper.config.home import Home
+from turnkeeper.errors import EXIT_DEGRADED
 
 pytestmark = pytest.mark.process
 
@@ -50,6 +51,14 @@ def test_the_doctor_names_a_key_that_others_can_read_and_one_that_is_missing(con
     assert str(path) not in doctor(constellation)
     path.unlink()
     assert f"{path}: the key for envelopes is missing" in doctor(constellation)
+
+
+def test_status_names_a_key_that_others_can_read_because_fires_wait_for_it(constellation: Constellation) -> None:
+    path = constellation.home.keys / "envelopes.json"
+    path.chmod(0o644)
+    done = constellation.attempt("turnkeeper", "status")
+    assert (done.returncode, f"chmod 600 {path}" in done.stderr) == (EXIT_DEGRADED, True), done.stderr
+    path.chmod(0o600)
 
 
 def test_daemons_that_run_keep_a_key_whose_file_goes(constellation: Constellation) -> None:

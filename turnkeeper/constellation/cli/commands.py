@@ -342,7 +342,8 @@ def status(output: OutputOption = Output.TABLE) -> None:
     Example: turnkeeper status -o json
     """
     place = home()
-    found = [*condition.findings(place, SystemClock().now().timestamp()), *condition.outdated(place)]
+    found = [*condition.findings(place, SystemClock().now().timestamp()), *condition.readable_keys(place)]
+    found += condition.outdated(place)
     asking = import_module("turnkeeper.constellation.inspect.status")  # it loads gRPC, which other commands do not need
     supervised = read_orders(place) is not None
     rows = asking.rows(place, found, supervised=supervised)

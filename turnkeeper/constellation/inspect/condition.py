@@ -323,13 +323,18 @@ def _keys(home: Home) -> Iterator[Finding]:
         home.check_keys()
     except InvalidInput as error:
         yield replace(_finding(error), fix=error.hint.removeprefix("run: "))
-    for path, wanted in permission_faults(home):
-        yield Finding(process="", what=f"{path}: other users can use your keys", fix=f"chmod {wanted:o} {path}")
+    yield from readable_keys(home)
     for purpose in PURPOSES:
         try:
             KeyFile(home, purpose).read()
         except TurnkeeperError as error:
             yield _finding(error)
+
+
+def readable_keys(home: Home) -> Iterator[Finding]:
+    """Yield each key that other users can use. No process takes such a key: fires wait."""
+    for path, wanted in permission_faults(home):
+        yield Finding(process="", what=f"{path}: other users can use your keys", fix=f"chmod {wanted:o} {path}")
 
 
 def _inboxes(home: Home) -> Iterator[Finding]:
