@@ -29,6 +29,7 @@ from turnkeeper.bus.envelope import Envelope, decode, encoded
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.bus.folders import EnvelopeState
 from turnkeeper.bus.inbox import Claimed, Put
+from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
@@ -197,7 +198,7 @@ class Ownership:
         is_elsewhere = is_worker(agent) and agent not in self.agents
         if not lacks and not is_elsewhere:
             return fire
-        if get_keys(connection, [fire.key]) or mail.cancelled_among(connection, [triggers.turn_id_of_key(fire.key)]):
+        if get_keys(connection, [fire.key]) or mail.cancelled_among(connection, [turn_id_of_key(fire.key)]):
             return replace(fire, begun=True)
         if is_elsewhere:
             if not get_meta(connection, f"hosted {agent}"):
@@ -408,7 +409,7 @@ class SharedMailboxes(Mailboxes):
     async def of_turn(self, turn_id: str) -> triggers.TriggerHeader | None:
         """Return the header of the waiting trigger of this future turn, for any machine."""
         keys = await self._database.read(leases.UNHANDLED.values)
-        found = await self.find([key for key in keys if triggers.turn_id_of_key(key) == turn_id])
+        found = await self.find([key for key in keys if turn_id_of_key(key) == turn_id])
         return next(iter(found.values()), None)
 
     async def claim(self, limit: int) -> list[Delivery]:
@@ -520,6 +521,19 @@ class SharedMailboxes(Mailboxes):
 def is_worker(agent: str) -> bool:
     """Return whether a name belongs to an agent that machines host."""
     return re.fullmatch(r"agent[0-9]+", agent, re.ASCII) is not None
+
+
+def turn_id_of_key(key: str) -> str:
+    """Return the id of the turn of this key.
+
+    >>> turn_id_of_key("fire:task-00000001@x:1")
+    'turn-8ddc61531901bed8'
+    """
+    source, _, rest = key.partition(":")
+    if source == "fire":
+        fire_id, _, attempt = rest.rpartition(":")
+        return turn_id_of(fire_id, int(attempt)) if attempt.isdecimal() else ""
+    return turn_id_of("agent", key) if source == "agent" else turn_id_of("message", rest)
 
 
 def _row_of(item: triggers.EncodedTrigger) -> dict[str, Any]:

@@ -205,19 +205,6 @@ _HEADER = tuple(item.name for item in fields(TriggerHeader))
 _read_header = attrgetter(*_HEADER)
 
 
-def turn_id_of_key(key: str) -> str:
-    """Return the id of the turn of this key.
-
-    >>> turn_id_of_key("fire:task-00000001@x:1")
-    'turn-8ddc61531901bed8'
-    """
-    source, _, rest = key.partition(":")
-    if source == "fire":
-        fire_id, _, attempt = rest.rpartition(":")
-        return turn_id_of(fire_id, int(attempt)) if attempt.isdecimal() else ""
-    return turn_id_of("agent", key) if source == "agent" else turn_id_of("message", rest)
-
-
 def fire_key(fire_id: str, attempt: int) -> str:
     return f"fire:{fire_id}:{attempt}"
 

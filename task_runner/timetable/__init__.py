@@ -3,7 +3,7 @@
 A timetable reads no clock and does no I/O; callers pass the time. Scheduled times are whole seconds in UTC.
 """
 
-from task_runner.timetable.cron import CronTimetable, InvalidCron, otherwise_in_classic_cron, parse_cron
+from task_runner.timetable.cron import CronTimetable, InvalidCron, parse_cron
 from task_runner.timetable.exclusions import MOST_EXCLUDED, check_excluded, excluding
 from task_runner.timetable.timetable import LEAST, Bounded, EveryTimetable, Never, Once, Timetable, parse_every
 from task_runner.timetable.zones import zone
@@ -20,7 +20,6 @@ __all__ = [
     "Timetable",
     "check_excluded",
     "excluding",
-    "otherwise_in_classic_cron",
     "parse_cron",
     "parse_every",
     "zone",

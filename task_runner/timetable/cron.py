@@ -7,7 +7,7 @@ the module translates an item before it calls croniter; ``docs/reference/schedul
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache, lru_cache
 from hashlib import blake2b
@@ -21,7 +21,7 @@ from turnkeeper.errors import InvalidInput
 LONGEST = 256
 LAST = -1
 _SHOWN = 72
-_AROUND = " \t\r\n"
+AROUND = " \t\r\n"
 _WORD = re.compile(r"[^ \t]+")
 _MACROS = "@hourly @daily @midnight @weekly @monthly @yearly @annually"
 # The fields in croniter's order. An expression has the same order, except that the seconds come first.
@@ -38,7 +38,6 @@ _NOT_OFFERED = re.compile(r"\?|R.*|[0-9]+W|W[0-9]+|.*/0+")
 _EPOCH_ORDINAL = 719_163
 _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _FEBRUARY = 2
-_ALL_SHAPES = 28 * 365 + 7  # days after 1 January 1970 within which each shape of a year has occurred
 _WEEK = 7
 # Bit d of a weekly mask is set if day d falls on the same weekday as day 0.
 _WEEKLY = sum(1 << day for day in range(0, 35, _WEEK))
@@ -92,55 +91,16 @@ def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
     Raises:
         InvalidCron: the expression cannot be read, or it never fires; the error's `caret` shows where.
     """
-    typed = expression.strip(_AROUND)
+    typed = expression.strip(AROUND)
     # Without an H the name has no effect, and tasks with the same expression share one parsed pattern.
     pattern = parsed(typed, name if "H" in typed.upper() else "")
     return CronTimetable(expression=expression.strip(), zone=zone, pattern=pattern, offsets=offsets_of(zone))
 
 
-def otherwise_in_classic_cron(expression: str) -> str:
-    """Describe how classic cron combines the two day fields, if it would fire on other days. Otherwise return "".
-
-    In classic cron a field that begins with a star is unrestricted, so both fields of `*/2 * 1` must match.
-
-    Raises:
-        InvalidCron: the expression cannot be read, or it never fires.
-
-    Source: Vixie cron, which stores a flag for a field that begins with a star.
-    """
-    typed = expression.strip(_AROUND)
-    days = parsed(typed, "").days
-    assert isinstance(days, CronDays)
-    _, minute, hour, day, _, weekday = _fields(typed, "")
-    classic = replace(days, either=not (day.text.startswith("*") or weekday.text.startswith("*")))
-    # The days that match both fields are a subset of the days that match either, so equal counts mean equal days.
-    if classic.count(0, _ALL_SHAPES) == days.count(0, _ALL_SHAPES):
-        return ""
-    here, there = ("either", "both") if days.either else ("both", "either")
-    return (
-        f"classic cron names days that match {there} of {day.text} (day of month) and {weekday.text} (weekday), "
-        f"a cron expression here names days that match {here}; {_remedy(days, minute, hour)}"
-    )
-
-
-def _remedy(days: "CronDays", minute: "_Field", hour: "_Field") -> str:
-    """Return how to write the days of classic cron: as a rule if a day must match both fields, else as two tasks."""
-    if not days.either:
-        return "create a task for each of the two"
-    if days.last_day or days.nth:
-        return "write it as --rrule"
-    names = ",".join(("SU", "MO", "TU", "WE", "TH", "FR", "SA")[day] for day in sorted(days.weekdays))
-    parts = [f"BYMONTH={','.join(map(str, sorted(days.months)))}"] if len(days.months) < 12 else []
-    parts.append(f"BYMONTHDAY={','.join(map(str, sorted(days.month_days)))}")
-    times = zip(("BYHOUR", "BYMINUTE"), (hour, minute), strict=True)
-    parts += [f"BYDAY={names}", *(f"{name}={','.join(map(str, sorted(one.values()[0])))}" for name, one in times)]
-    return f"write it as --rrule 'FREQ=DAILY;{';'.join(parts)}'"
-
-
 @lru_cache(maxsize=4096)
 def parsed(expression: str, name: str) -> LocalPattern:
     _check_characters(expression)
-    fields = list(_fields(expression, name))
+    fields = list(fields_of(expression, name))
     _, minute, hour, day, _, weekday = fields
     (seconds, _), (minutes, _), (hours, _), (month_days, last_day), (months, _), (weekdays, nth) = (
         each.values() for each in fields
@@ -171,7 +131,8 @@ def _check_characters(expression: str) -> None:
             raise InvalidCron(f"{sign!r} has no meaning in cron", expression=expression, start=place, width=1)
 
 
-def _fields(expression: str, name: str) -> Iterator["_Field"]:
+def fields_of(expression: str, name: str) -> Iterator["Field"]:
+    """Yield the fields of an expression, seconds first. Raises InvalidCron."""
     typed = expression.replace("\t", " ")
     if typed.startswith("@"):
         typed = _unfolded(typed)
@@ -183,7 +144,7 @@ def _fields(expression: str, name: str) -> Iterator["_Field"]:
     if len(words) == 5:
         words.insert(0, (0, "0"))
     for index, (start, text) in zip((_SECOND, *range(_SECOND)), words, strict=True):
-        yield _Field(index=index, text=text.upper(), expression=typed, start=start, name=name)
+        yield Field(index=index, text=text.upper(), expression=typed, start=start, name=name)
 
 
 def _unfolded(macro: str) -> str:
@@ -196,7 +157,7 @@ def _unfolded(macro: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Field:
+class Field:
     """A field as typed, with its position, so that an error can point at it.
 
     Attributes:

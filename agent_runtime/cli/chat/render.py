@@ -19,7 +19,6 @@ from rich.text import Text
 
 from agent_runtime.cli import rows
 from agent_runtime.cli.chat import blocks, texts
-from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.surfaces import offered
@@ -218,7 +217,7 @@ def render(change: Change, layout: "Layout", *, numbers: Numbers | None = None) 
 def cause(turn: wire.ConversationTurn) -> str:
     """Describe the trigger of a turn."""
     if turn.HasField("trigger"):
-        return mark_text(turn.trigger)
+        return texts.mark_text(turn.trigger)
     return "the author wrote" if any(message.role == "author" for message in turn.messages) else "continued"
 
 

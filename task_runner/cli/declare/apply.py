@@ -229,11 +229,13 @@ def read_crontab(text: str) -> Carried:
 
 def _refused(cron: str, timezone: str) -> str:
     """Return why a cron expression of a crontab cannot be imported; empty if it can be imported."""
-    timetable = importlib.import_module("task_runner.timetable")  # imported late: other commands read no cron
+    # Imported late: other commands read no cron.
+    timetable = importlib.import_module("task_runner.timetable")
+    classic_cron = importlib.import_module("task_runner.cli.declare.classic_cron")
     try:
         if timezone:
             timetable.zone(timezone)
-        other = timetable.otherwise_in_classic_cron(cron)
+        other = classic_cron.otherwise_in_classic_cron(cron)
     except InvalidInput as error:
         return f"{error.what}; {error.hint}" if error.hint else error.what
     return str(other)

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from agent_runtime.model.trigger import turn_id_of_key
+from agent_runtime.mailbox.shared import turn_id_of_key
 from agent_runtime.store import schema
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.integration.runtime.test_owners_of_threads import looked, looks_no_more

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, update
 
 from agent_runtime.mailbox.acceptor import TerminalDeliveries
 from agent_runtime.mailbox.mailboxes import Delivery
-from agent_runtime.model.trigger import turn_id_of_key
+from agent_runtime.mailbox.shared import turn_id_of_key
 from agent_runtime.store import mail, schema
 from agent_runtime.store.schema import deliveries
 from tests.integration.runtime.harness import STATES, Bench, soon

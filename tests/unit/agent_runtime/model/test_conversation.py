@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli.chat.render import Lines, changes_of, render
-from agent_runtime.model.conversation import NOTHING_TO_DO, mark_text, project
+from agent_runtime.cli.chat.texts import mark_text
+from agent_runtime.model.conversation import NOTHING_TO_DO, project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.model.turn import Category, InterruptRecord, MessageRecord, Said, ToolUse, TurnRecord
 from turnkeeper.v1 import agent_runtime_pb2 as wire
