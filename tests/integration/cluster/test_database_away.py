@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from tests.acceptance.test_metrics import samples
@@ -10,6 +11,7 @@ from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellatio
 from tests.support.postgres import Server, find_binaries
 from tests.support.web import Web, serving
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
 from turnkeeper.errors import EXIT_FAILURE, EXIT_UNREACHABLE
 
@@ -93,6 +95,17 @@ def test_up_restart_stops_nothing_if_the_database_of_the_settings_does_not_answe
         assert "No such file or directory" in done.stderr
     assert {daemon.name: process_of(home, daemon) for daemon in (*DAEMONS, SUPERVISOR)} == before
     home.config.write_text(settings)
+
+
+def test_today_names_a_machine_that_is_lost(machine: Constellation, web: Web) -> None:
+    with psycopg.connect(load_settings(machine.home).store.url, autocommit=True) as database:
+        database.execute(
+            "INSERT INTO runner.nodes (node_id, name, role, host, version, started_us, beat_us, offset_us) SELECT 'x',"
+            " 'garage', role, 'other', version, started_us, beat_us - 42000000, 0 FROM runner.nodes LIMIT 1"
+        )
+    today = web.ask("/ui/", cookie=web.cookie).body
+    assert "Not seen lately: 1 machine, garage." in today
+    assert "<b>1</b> went wrong since yesterday" in today
 
 
 def blocked(machine: Constellation, daemon: Daemon) -> dict[tuple[str, ...], float]:

@@ -45,21 +45,35 @@ class Reads:
         """Show pending decisions, stops by budgets, failures since yesterday, the next fires, and the day's tokens."""
         times = self._shell.times()
         midnight = times.now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-        cards, fires, tasks, turns, (spent, _) = await asyncio.gather(
+        cards, fires, tasks, turns, (spent, _), (machines, _) = await asyncio.gather(
             self._waiting(),
             self._gone_wrong(times.now - timedelta(days=1), times.now),
             self._ask(schedules.ListTasksRequest()),
             self._ask(agents.ListTurnsRequest(limit=MOST_READ)),
             self._stored(self._shell.answers.spent(midnight)),
+            self._machines(),
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
-            request, "today.html", title="Today", topics="tasks turns", cards=cards, wrong=wrong,
+            request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
             zones=zones, soon=views.soonest(tasks.tasks, NEXT), spent=views.by(spent, "name"),
             said=[turn for turn in turns.turns if turn.summary][:MOST_SAID],
             stopped=views.stopped_by_budget(tasks.tasks),
+            lost=[one["node"] for one in machines if "stale" in one["status"]],
         )  # fmt: skip
+
+    async def _machines(self) -> tuple[list[Any], str]:
+        """Return the machines that share the store, and its queue in words or why it is not known."""
+        shared, problem = await self._stored(self._shell.answers.cluster())
+        if not shared:
+            return [], f"Not known: {problem}." if problem else ""
+        nodes: Any = import_module("turnkeeper.storage.nodes")
+        machines = [
+            {**one, "roles": nodes.roles_line(one["roles"]), "ago": nodes.span(one["silent_s"])}
+            for one in nodes.machines(shared.processes)
+        ]
+        return machines, nodes.queue_line(shared.queue)
 
     async def _stored(self, read: Awaitable[Any]) -> tuple[Any, str]:
         """Return the answer of a store, or else an empty list and the reason why the store cannot be read."""
@@ -71,13 +85,7 @@ class Reads:
     async def machines(self, request: Request) -> Response:
         """Show the daemons and, if several machines share the store, each machine and the queue."""
         runner = await self._ask(schedules.GetStatusRequest())
-        shared, problem = await self._stored(self._shell.answers.cluster())
-        nodes: Any = import_module("turnkeeper.storage.nodes") if shared else None
-        machines = [
-            {**one, "roles": nodes.roles_line(one["roles"]), "ago": nodes.span(one["silent_s"])}
-            for one in (nodes.machines(shared.processes) if nodes else ())
-        ]
-        queue = nodes.queue_line(shared.queue) if nodes else f"Not known: {problem}." if problem else ""
+        machines, queue = await self._machines()
         return await self._shell.page(
             request, "machines.html", title="Machines", topics="tasks machines", runner=runner, machines=machines,
             queue=queue,
