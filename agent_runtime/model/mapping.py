@@ -4,7 +4,7 @@ A field has the same name everywhere. These are the only exceptions:
 
 An instant is a datetime in a value, a Timestamp on the wire, RFC 3339 in JSON, and `NAME_us` (microseconds) in the
 store. A JSON text is `NAME_json` on the wire, and the parsed value NAME in JSON. JSON has the keys of `JSON_KEYS`, in
-that order; `RENAMED` and `LEFT_OUT` list the differences.
+that order; `RENAMED` lists the keys that differ from the name of the field.
 
 If a value lacks a field of the message, the caller of `to_message` supplies the field.
 """
@@ -67,14 +67,6 @@ RENAMED = {
     ("Turn", "models"): "models_json",
     ("ToolCall", "args"): "args_json",
     **{("Graph", key): f"{key}_json" for key in ("context", "config", "input")},
-}
-LEFT_OUT = {  # fields of a message that its JSON leaves out
-    "Attachment": {"data"},
-    "ConversationTurn": {"speech", "number", "cursor"},
-    "Page": {"queued"},
-    "TriggerMark": {"first_nominal_at", "last_nominal_at", "timezone"},
-    "Thread": {"run_json"},
-    "Turn": {"state", "sequence", "wake_after_s", "run_json", "fired_at"},
 }
 _ONLY_IF_SET = {("Message", "tool_calls"), ("Message", "tool_call_id")}
 

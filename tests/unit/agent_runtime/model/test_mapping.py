@@ -8,7 +8,7 @@ from sqlalchemy import Table
 
 from agent_runtime.graph.engine.model_output import OutputPiece, RunningCall
 from agent_runtime.model.graphs import Entry
-from agent_runtime.model.mapping import JSON_KEYS, LEFT_OUT, RENAMED, shared_fields
+from agent_runtime.model.mapping import JSON_KEYS, RENAMED, shared_fields
 from agent_runtime.model.trigger import TriggerHeader
 from agent_runtime.model.turn import (
     Category,
@@ -48,6 +48,14 @@ NO_TURN = {
 }
 OF_TRIGGER = {"category", "graph", "run_json"}
 DESCRIBED = {"metadata_json", "created_at", "updated_at"}
+LEFT_OUT = {  # fields of a message that its JSON leaves out
+    "Attachment": {"data"},
+    "ConversationTurn": {"speech", "number", "cursor"},
+    "Page": {"queued"},
+    "TriggerMark": {"first_nominal_at", "last_nominal_at", "timezone"},
+    "Thread": {"run_json"},
+    "Turn": {"state", "sequence", "wake_after_s", "run_json", "fired_at"},
+}
 DETAILS = {"channel", "task_id", "task_name", "category", "via"}
 
 
