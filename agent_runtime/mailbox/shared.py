@@ -323,7 +323,7 @@ class SharedMailboxes(Mailboxes):
         """Take the arguments of `Mailboxes`, and the store. A process that runs no turns owns no threads and only puts.
 
         `read_fire` reads a fire's request; `read_again` reads a request that has already begun. `on_taken` is awaited
-        for each taken thread. `listening` notifies of other processes' writes until cancelled.
+        for each taken thread. `listening` reports writes of other processes until cancelled.
         """
         super().__init__(*where, **how)
         self._database, self.ownership = database, ownership

@@ -306,7 +306,7 @@ def _cut(request: Any) -> dict[str, Any]:
 
 
 Read = Callable[[Connection, Any], Any]
-LISTS: dict[str, Read] = {  # each list is empty before the first run
+LISTS: dict[str, Read] = {  # each answer is empty before the daemon's first start
     "ListChannels": list_channels,
     "GetConversation": get_conversation,
     "ListTurns": list_turns,

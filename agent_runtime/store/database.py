@@ -1,6 +1,6 @@
 """The runtime's store: open it, and take its lease. Only the process that took the lease last may write.
 
-The store's facts name the store (`incarnation`) and count its owners (`epoch`). Each owner takes the next epoch, and
+The table `meta` names the store (`incarnation`) and counts its owners (`epoch`). Each owner takes the next epoch, and
 each write checks that the epoch is still its own, so a superseded process changes nothing.
 """
 

@@ -396,7 +396,7 @@ memory = sa.Table(
     *texts("origin", "written_by"),
     sa.Column("turn_id", TEXT, nullable=False),  # empty if an author wrote the entry
     *numbers("created_at_us", "updated_at_us"),
-    sa.Column("via", TEXT, nullable=False, server_default=""),  # the channel through which an author wrote the entry
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # the program by which an author wrote it
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
     sa.CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
     sa.CheckConstraint("form IN ('text', 'json')", name="memory_form"),

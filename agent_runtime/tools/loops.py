@@ -262,7 +262,7 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
         return await loops.create(call_of(runtime), asked | {"category": category, "channel": channel})
 
     async def listed(runtime: Runtime) -> Result:
-        """List your loops and those of this channel: ids, their next fires, the number of fires, their prompts."""
+        """List your loops and those of this channel, each with its id, next fire, number of fires, and prompt."""
         return await loops.list(call_of(runtime))
 
     async def delete(

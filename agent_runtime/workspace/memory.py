@@ -320,7 +320,7 @@ class Memory:
         return await self._transactions.read(lambda connection: search(connection, shelf, query, limit=limit))
 
     async def put(self, call: Call, *, tier: str, text: str, key: str = "", channel: str = "") -> Outcome:
-        """Write an entry once. Raises Denied, InvalidInput, Exhausted."""
+        """Write or replace an entry; a repeated call changes nothing. Raises Denied, InvalidInput, Exhausted."""
         now, new_id, context = self._clock.now(), self._new_id(), call.context
         shelf = _permitted("memory.put", "write", tier, channel, context)
 

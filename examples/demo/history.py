@@ -6,13 +6,15 @@ lack the last lines before a crash, and lines for which a full disk had no room 
 checked on the ledger and the turns. Only the log contains the times of sending, and the process and the duration of
 each turn. Traffic that left or entered the home is checked if the history contains it.
 
-    I1  no committed fire is lost once everything has drained I2  there is no turn without a fire or a message that
-    asked for it I3  at most one turn for each (fire, attempt), and one process starts it at most once I4  turns on one
-    thread never overlap I6  nothing fires early; no scheduled nominal time fires twice I7  the cursor passed t if and
-    only if exactly one scheduled entry covers t I8  each result of a fire goes to a target once, under one key;
-    everything that counts as delivered was received I9  a webhook that was answered 2xx triggered its task, and no
-    webhook's id triggered a task twice I10 a call of an MCP server's tool was sent at most once, and once more for each
-    time that its author said so
+    I1  no committed fire is lost once everything has drained
+    I2  there is no turn without a fire or a message that asked for it
+    I3  at most one turn for each (fire, attempt), and one process starts it at most once
+    I4  turns on one thread never overlap
+    I6  nothing fires early; no scheduled nominal time fires twice
+    I7  the cursor passed t if and only if exactly one scheduled entry covers t
+    I8  each result of a fire goes to a target once, under one key; everything that counts as delivered was received
+    I9  a webhook that was answered 2xx triggered its task, and no webhook's id triggered a task twice
+    I10 a call of an MCP server's tool was sent at most once, and once more for each time that its author allowed it
 """
 
 import json

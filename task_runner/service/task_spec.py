@@ -263,7 +263,7 @@ def _object(name: str) -> Callable[[_Given], str]:
 
 
 def _thread(given: _Given) -> str:
-    """Return the thread in a task's spec. Empty for the task's own thread, under the new or previous graph."""
+    """Return the thread that a task names. Empty if it is the task's own, with its new or its previous graph."""
     thread_id = given.spec.thread_id
     if thread_id == EACH:
         return model.EACH_FIRE

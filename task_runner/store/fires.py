@@ -227,7 +227,7 @@ class Fires:
         return self._connection.execute(select(func.max(fires.c.entry_id))).scalar() or 0
 
     def glances(self, ids: Collection[str]) -> dict[str, rows.Glance]:
-        """Return the fires of these tasks as a list shows them."""
+        """Return, by task id, the summary of each task's fires that a list of tasks shows."""
         last = map(rows.fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))
         return rows.glances_of(ids, _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)), last)
 

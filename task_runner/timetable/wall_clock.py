@@ -20,7 +20,7 @@ from task_runner.timetable.zones import Stretch, ZoneOffsets
 
 _MINUTE = 60
 _MINUTES = tuple(range(24 * 60))
-# A fifth Sunday in February recurs after at most 40 years. Only a time that a zone always skips takes longer.
+# How far to search. The rarest date, a fifth Sunday in February, recurs within 40 years; a zone can skip a time always.
 HORIZON_S = 100 * 366 * SECONDS_PER_DAY
 # The offset of any wall clock from UTC is at most this.
 _FURTHEST_S = 26 * 3600

@@ -141,7 +141,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """A question of a turn to its author.
+    """A question that a turn asks the author.
 
     Attributes:
         kind: permission, proposal or question.

@@ -274,7 +274,7 @@ def make_private(folder: Path) -> None:
 
 
 def check_agent(name: str) -> str:
-    """Return the name if it is an agent's: a letter, then up to 31 of `a-z0-9-`; or a peer's. Raises InvalidInput."""
+    """Return the valid name of an agent (a letter, then up to 31 of `a-z0-9-`) or of a peer's. Raises InvalidInput."""
     if not AGENT.fullmatch(name):
         raise InvalidInput(f"{name[:40]!r} is not an agent's name", where="agent", hint="use a-z, 0-9 and -")
     return name

@@ -37,7 +37,7 @@ def _seconds(value: object) -> object:
 
 
 def as_written(value: object) -> object:
-    """Return a setting in the form of the file: a duration of whole seconds with its units, any other value unchanged.
+    """Return a setting as config.toml writes it: whole seconds of a duration with units, any other value unchanged.
 
     >>> as_written(7776000.0), as_written(0.2), as_written(3)
     ('90d', 0.2, 3)

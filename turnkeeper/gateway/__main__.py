@@ -114,7 +114,7 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Pass the connection to the protocol of WebSockets."""
+        """Stop the timeout for headers, and pass the connection to the WebSocket protocol."""
         self._stop_waiting()
         super().handle_websocket_upgrade(event)
 

@@ -1,9 +1,9 @@
 """The forms in which graphs ask a person about tool calls, and the form of the answers to each.
 
     decisions      LangChain's `HumanInTheLoopMiddleware`: several calls at once; takes `{"decisions": [...]}`, in order
-    tool_approval  the same middleware, one call at a time; takes one decision inbox          agent-inbox's
-    `HumanInterrupt`, one or a list; takes a list of `HumanResponse` step           the graph stopped before its next
-    steps; takes one decision, as `tool_approval`
+    tool_approval  the same middleware, one call at a time; takes one decision
+    inbox          agent-inbox's `HumanInterrupt`, one or a list; takes a list of `HumanResponse`
+    step           the graph stopped before its next steps; takes one decision, as `tool_approval`
 
 A value that does not exactly match one of these forms is a :class:`Question`, for which any JSON is an answer.
 """

@@ -34,7 +34,7 @@ class UnixServer:
     """A gRPC server on one socket, with our services and the standard services for health and reflection.
 
     The server binds a temporary name and renames it to `path`. This replaces any file there. When gRPC stops, it
-    removes only the name that it bound, so it cannot remove the socket of a later server. The caller holds the lock.
+    removes only the name that it bound, so it cannot remove a later server's socket. The daemon holds its process lock.
     """
 
     def __init__(self, path: Path, door: Door | None = None) -> None:

@@ -178,7 +178,7 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":  # if several processes start at once, one of them upgrades
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGES})")
-            # While a long read holds a table, a session that waits for the table blocks all other sessions.
+            # Give up soon: while a long read holds a table, this pending change blocks every later read of it.
             connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
             refuse_older_nodes(connection, migrations, revision_in(connection.exec_driver_sql, ""), where)
         config.attributes["connection"] = connection

@@ -37,7 +37,7 @@ class RunRelay:
     ) -> None:
         """`events` returns the rings, or None; `tell` sends texts on a channel; `node` is this process's name."""
         self._events, self._tell, self._clock, self._node = events, tell, clock, node
-        self._asked: dict[tuple[str, str], tuple[float, int, str]] = {}  # by thread and node: end, start, turn
+        self._asked: dict[tuple[str, str], tuple[float, int, str]] = {}  # by thread, node: expiry, first read, turn
         self._passing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._parts: dict[tuple[str, str], list[str]] = {}
 

@@ -53,7 +53,7 @@ _RUNTIME = (sdk_runtime._ExecutionRuntime, sdk_runtime._ReadRuntime)  # noqa: SL
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """An author's graph after it was made.
+    """An author's graph, imported and built.
 
     Attributes:
         kind: the forms around the graph, outermost first: `factory, builder`.

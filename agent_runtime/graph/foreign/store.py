@@ -1,7 +1,7 @@
 """The store settings of a project's `langgraph.json`: search by meaning, and the lifetime of entries.
 
-Embeddings are made as LangGraph's own server makes them: by a provider's name (`openai:text-embedding-3-small`), or by
-a function of the project (`./embed.py:embed`). If they cannot be made, search uses words.
+As in LangGraph's own server, embeddings come from a named provider (`openai:text-embedding-3-small`), or from a
+function of the project (`./embed.py:embed`). If they cannot be made, search uses words.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,9 @@ Every delivery is a row that is written before the first attempt, and leaves the
 delivery is sent at least once. Every attempt has the same key, so a receiver can recognise a repetition.
 
     settling    a fire's turn ended, or a turn asks; deliveries replace the row after the ledger shows the outcome
-    waiting     the delivery is sent at `next_us`, and again after each failure gathered    the delivery waits for the
-    daily digest of its target delivered, given up, dropped    the delivery is over; its text is removed
+    waiting     the delivery is sent at `next_us`, and again after each failure
+    gathered    the delivery waits for the daily digest of its target
+    delivered, given up, dropped    the delivery is over; its text is removed
 """
 
 import hashlib

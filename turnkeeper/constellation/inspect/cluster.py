@@ -12,7 +12,7 @@ from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import AT_STANDBY, loses
 from turnkeeper.times import from_us, rfc3339
 
-OFF_S = 2.0  # the most seconds that a clock may differ from the database's clock without a report
+OFF_S = 2.0  # the difference from the database's clock, in seconds, above which a clock is reported
 OLDEST_SERVER = 15
 MOST_USED = 0.9  # the share of the server's connections above which a report is made
 

@@ -85,7 +85,7 @@ _DISPATCHES = """(
 
 TABLES = {
     "tasks": Table(
-        row="a task, also one that was deleted",
+        row="a task, even if it was deleted",
         rows="schedules.tasks",
         columns={
             **_TASK,
@@ -202,7 +202,7 @@ TABLES = {
         },
     ),
     "tool_calls": Table(
-        row="a call of a tool that a model asked for, also one that was refused",
+        row="a tool call that a model requested, even if it was refused",
         rows="agent.messages AS m, json_each(m.tool_calls_json) AS c WHERE m.tool_calls_json <> ''",
         columns={
             "turn_id": "m.turn_id",

@@ -155,7 +155,7 @@ def _mark(connection: Connection, of: Recorder, drawn: str) -> str:
     alive = {node.name for node in nodes.nodes_of().listed(connection) if node.lives}
     if alive or connection.execute(text(_OWNS)).scalar():
         what = (
-            f"is in use, by {', '.join(sorted(alive)) or 'a runtime'}, or was until the time to which it was restored"
+            f"is in use by {', '.join(sorted(alive)) or 'a runtime'}, or still was at the time to which it was restored"
         )
         hint = "on each machine: turnkeeper down; then wait for 15 seconds"
         raise Conflict(what, where="the shared database", hint=hint)

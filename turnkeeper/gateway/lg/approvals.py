@@ -1,8 +1,8 @@
 """Approvals as interrupts for LangGraph's clients, and the three forms in which clients decide. Pure.
 
-    {"decisions": [{"type": "approve"}, …]}      agent-chat-ui, in the form of LangChain's middleware [{"type":
-    "accept", "args": …}, …]           agent-inbox {interrupt_id: one of these, …}              the SDKs; the only form
-    if several approvals wait
+    {"decisions": [{"type": "approve"}, …]}      agent-chat-ui, in the form of LangChain's middleware
+    [{"type": "accept", "args": …}, …]           agent-inbox
+    {interrupt_id: one of these, …}              the SDKs; the only form if several approvals wait
 
 A tool call has one object for both clients: agent-chat-ui reads `args`, and agent-inbox reads `arguments`. Without
 `arguments`, agent-inbox would show none, and a person would decide without seeing them.
@@ -191,7 +191,7 @@ def _answer(
 
 
 def rejection(asked: wire.Interrupt) -> wire.ResolveInterruptRequest:
-    """Return the decision that ends a thread's run. It answers false to a question with options."""
+    """Return the decision that ends a thread's run. A question that accepts only options gets the answer `false`."""
     request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
     if forms.question_of(asked).is_closed:
         request.decision, request.args_json = "answer", "false"
