@@ -9,6 +9,7 @@ import typer
 
 from turnkeeper.console import home, note
 from turnkeeper.console.commands import App
+from turnkeeper.console.unseen import counted
 from turnkeeper.constellation.audit import verify
 from turnkeeper.constellation.audit.records import examine
 from turnkeeper.constellation.audit.records import export as exported
@@ -35,7 +36,7 @@ def verify_records(
     for line in verify.told(outcome):
         typer.echo(line)
     if outcome.faults:
-        note(f"{len(outcome.faults)} faults: the records or the stores were changed by another program")
+        note(f"{counted(len(outcome.faults), 'fault')}: the records or the stores were changed by another program")
         raise typer.Exit(EXIT_FAILURE)
     note("every record is unchanged, and the outcomes and decisions in the stores match the records")
 
