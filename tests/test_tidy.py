@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -385,6 +386,19 @@ def test_decisions_are_numbered_and_say_what_they_cost() -> None:
         for part in ("Date:", "Status:", "## Context", "## Decision", "## Consequences", "## How we would notice"):
             assert part in text, f"{page.name} lacks {part}"
         assert len(text.split()) < 700, f"{page.name} is longer than a page"
+
+
+def test_the_migrations_of_each_store_are_one_chain() -> None:
+    """Two branches that each add a migration can merge without a conflict. Alembic then refuses to upgrade any home."""
+    folders = {path.parent for path in tracked("*/migrations/versions/*.py")}
+    assert len(folders) >= 3
+    for folder in folders:
+        chain = [
+            (path.name[:4], *re.findall(r'^(?:down_)?revision = (?:"(\w+)"|None)$', path.read_text(), re.MULTILINE))
+            for path in sorted(folder.glob("[0-9]*.py"))
+        ]
+        numbers = ["", *(f"{number:04}" for number in range(1, len(chain) + 1))]
+        assert chain == [(own, own, earlier) for earlier, own in pairwise(numbers)], name(folder)
 
 
 def test_no_text_names_a_machine() -> None:
