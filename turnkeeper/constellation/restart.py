@@ -18,7 +18,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.inspect.condition import preflight
-from turnkeeper.constellation.supervisor import daemons, markers
+from turnkeeper.constellation.supervisor import daemons, markers, up_down
 from turnkeeper.constellation.supervisor.handoff import Deliverer, Draft, write_draft
 from turnkeeper.constellation.supervisor.markers import Revive, recall, remember
 from turnkeeper.constellation.supervisor.policy import Limits
@@ -84,7 +84,7 @@ class Restarter:
         """Return why the daemon could not start again. Return an empty string if it could."""
         errors = preflight(self._home)
         try:
-            daemons.check_places(self._home, self._daemon)
+            up_down.check_places(self._home, self._daemon)
         except TurnkeeperError as error:
             errors.append(error)
         return str(errors[0]) if errors else daemons.refusal(self._home, self._daemon, self._environ)

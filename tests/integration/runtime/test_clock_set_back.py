@@ -8,7 +8,6 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base import id as ids
 
-from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.postgres import Places
@@ -71,7 +70,7 @@ async def test_a_file_whose_order_cannot_be_kept_is_not_opened(
     saver = GroupedSaver(place)
     await saver.aput(at(), checkpoint(empty_checkpoint()["id"]), META, {})
     saver.close()
-    monkeypatch.setattr(rows, "uuid6", lambda: behind)
+    monkeypatch.setattr(ids, "uuid6", lambda: behind)
     with pytest.raises(Corrupt, match="in the future"):
         GroupedSaver(place)
 

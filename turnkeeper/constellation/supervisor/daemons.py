@@ -6,25 +6,20 @@ The supervisor uses this module, so it imports neither gRPC nor any other slow m
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
-from turnkeeper.config.started import READS
-from turnkeeper.config.surfaces import processes, surfaces
-from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.config.surfaces import processes
+from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.process import last_beat
 from turnkeeper.storage.locking import holder_pid, is_held
 
@@ -157,36 +152,12 @@ def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
     return last_error(done.stderr) or f"its check ended with exit code {done.returncode}"
 
 
-def check_places(home: Home, daemon: Daemon) -> None:
-    """Check that a daemon could use its database, and could listen at its address or already listens there.
-
-    Raises:
-        Unreachable: the database does not answer.
-        Conflict: the daemon could not use the database's schemas, or another program listens at the address.
-    """
-    settings = load_settings(home)
-    if settings.store.is_shared and "store" in READS[daemon.name]:
-        import_module("turnkeeper.storage.database").check_schemas(settings.store.url)
-    for address in filter(None, (one.listens(settings).get(daemon.name) for one in surfaces().values())):
-        host, _, port = address.rpartition(":")
-        if int(port) in _ports_of(home, daemon):
-            continue
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            socket.create_server((host.strip("[]"), int(port)), family=family).close()
-        except OSError as error:
-            what, hint = f"cannot listen on {address}: {error.strerror}", "stop that program, or set another port"
-            raise Conflict(what, where=f"[{daemon.name}]", hint=hint) from error
-
-
-def _ports_of(home: Home, daemon: Daemon) -> set[int]:
+def ports_of(home: Home, daemon: Daemon) -> set[int]:
     """Return the TCP ports at which a running daemon listens."""
     with suppress(psutil.Error):
-        process: Any = process_of(home, daemon)
-        opened = (
-            getattr(process, "net_connections", None) or process.connections if process else tuple
-        )  # before psutil 6
-        return {one.laddr.port for one in opened() if one.status == psutil.CONN_LISTEN}
+        if process := process_of(home, daemon):
+            opened = getattr(process, "net_connections", process.connections)  # the second is the name before psutil 6
+            return {one.laddr.port for one in opened() if one.status == psutil.CONN_LISTEN}
     return set()
 
 

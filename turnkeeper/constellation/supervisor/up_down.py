@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -9,13 +10,15 @@ from importlib import import_module
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
+from turnkeeper.config.settings import Settings, ask_for_workers, load_settings, workers_asked_for
+from turnkeeper.config.started import READS
+from turnkeeper.config.surfaces import surfaces
 from turnkeeper.constellation.supervisor import daemons, markers, terminals, watchdog
 from turnkeeper.constellation.supervisor.escalation import Routes, take_pending
 from turnkeeper.constellation.supervisor.policy import Limits
 from turnkeeper.constellation.supervisor.retention import Kept
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput, TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import is_held
 
@@ -92,12 +95,34 @@ def _stop_on_purpose(home: Home, daemon: daemons.Daemon) -> str:
         return how
 
 
+def check_places(home: Home, daemon: daemons.Daemon) -> None:
+    """Check that a daemon could use its database, and could listen at its address or already listens there.
+
+    Raises:
+        Unreachable: the database does not answer.
+        Conflict: the daemon could not use the database's schemas, or another program listens at the address.
+    """
+    settings = load_settings(home)
+    if settings.store.is_shared and "store" in READS[daemon.name]:
+        import_module("turnkeeper.storage.database").check_schemas(settings.store.url)
+    for address in filter(None, (one.listens(settings).get(daemon.name) for one in surfaces().values())):
+        host, _, port = address.rpartition(":")
+        if int(port) in daemons.ports_of(home, daemon):
+            continue
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            socket.create_server((host.strip("[]"), int(port)), family=family).close()
+        except OSError as error:
+            what, hint = f"cannot listen on {address}: {error.strerror}", "stop that program, or set another port"
+            raise Conflict(what, where=f"[{daemon.name}]", hint=hint) from error
+
+
 def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> None:
     """Raise TurnkeeperError if a daemon could not start with the supervisor's variables or, without it, `environ`."""
     known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
     kept = f"{daemon.name} keeps running as it is, since it could not start again: "
     try:
-        daemons.check_places(home, daemon)
+        check_places(home, daemon)
     except TurnkeeperError as error:
         error.what = kept + error.what
         raise
