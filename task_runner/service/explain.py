@@ -102,8 +102,9 @@ class Question:
 
     @property
     def revision(self) -> Revision:
-        """The revision in force at the time to explain."""
-        return in_force(self.revisions, self.at)
+        """The revision in force at the time to explain; for manual fires alone, when the newest was requested."""
+        by_hand = [each.due_at for each in self.entries if each.kind is FireKind.MANUAL]
+        return in_force(self.revisions, by_hand[-1] if by_hand and len(by_hand) == len(self.entries) else self.at)
 
     @property
     def definition(self) -> Definition:
@@ -211,8 +212,7 @@ def explained(asked: Question) -> Explanation:
     by_hand = next((each for each in reversed(asked.entries) if each.kind is FireKind.MANUAL), None)
     if covering is None and by_hand is not None and asked.newest_meant:
         verdict, lines = _entry(by_hand, by_hand.nominal_at, asked.definition)
-        said = Explanation(verdict, (f"{by_hand.fire_id} was requested manually.", *lines), by_hand)
-        return said._replace(lines=(_head(asked), *said.lines))
+        return Explanation(verdict, (_head(asked), f"{by_hand.fire_id} was requested manually.", *lines), by_hand)
     said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)
     return said._replace(lines=(_head(asked), *said.lines, *_unanswered(asked, covering), *others))
 
@@ -357,10 +357,7 @@ def _not_scheduled(asked: Question) -> Explanation:
     near = [f"the previous time is {rfc3339(before)}" if before else "", f"the next {rfc3339(after)}" if after else ""]
     neighbours = ", ".join(part for part in near if part)
     line = f"The schedule does not include that time{': ' if neighbours else ''}{neighbours}."
-    other = next(
-        (each for each in asked.revisions if timetable_of(each.definition).last_at_or_before(asked.at) == asked.at),
-        None,
-    )
+    other = next((each for each in asked.revisions if _names(each.definition, asked.at)), None)
     if other is None:
         return Explanation("not_nominal", (line,))
     does = f"Revision {other.number}, in force from {rfc3339(other.valid_from)}, includes that time."

@@ -294,6 +294,22 @@ async def test_fires_beside_the_schedule_are_told_and_without_a_time_the_newest_
     assert answer.fire.outcome == "pending"
 
 
+async def test_a_run_by_hand_names_its_revision_even_if_an_edit_was_made_in_the_same_second(rig: Rig) -> None:
+    await rig.create(cron="0 7 * * *")
+    rig.clock.advance(1.2)
+    spec = wire.TaskSpec(name="digest", cron="0 7 * * *", category="loop", channel="general", prompt="another")
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
+    rig.clock.advance(0.1)
+    await rig.service.run_task(wire.RunTaskRequest(name="digest"))
+    rig.clock.advance(0.1)
+    spec.prompt = "a third"
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
+    for at in ("", (T0 + timedelta(seconds=1)).isoformat()):
+        answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at=at))
+        assert answer.revision == 2, answer.lines
+        assert "revision 2 of digest was in force (from 2026-03-02T09:00:01.2" in answer.lines[0]
+
+
 async def test_of_a_task_that_was_never_due_the_next_time_is_told(rig: Rig) -> None:
     await rig.create(cron="0 7 * * *")
     answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
