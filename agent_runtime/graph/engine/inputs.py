@@ -34,7 +34,7 @@ INPUT = "input"
 START = "(start)"  # replaces a message's id: all messages of the thread belong to the turn
 PROMPT_FIELDS = ("prompt", INPUT)
 HANDOFF = "turnkeeper_handoff"  # the field of an author's graph for the handoff of the previous session
-LONGEST_OUTCOME = 4000  # characters of an output in the conversation
+LONGEST_OUTCOME = 256 * 1024  # characters of an output in the conversation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,8 @@ class InputSchema:
             raise InvalidInput(
                 "the messages are made from the prompt", where=MESSAGES, hint="omit them and give a prompt"
             )
-        return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
+        needs_more = any(field.required and field.name != MESSAGES for field in self.fields)
+        return self.checked(given, "input", but=MESSAGES) if given or needs_more else {}
 
     def is_whole(self, prompt: str, input_json: str, run_json: str) -> bool:
         """Return True if `input_json` is the graph's whole input: for a client's run, or if it contains messages."""
@@ -226,10 +227,6 @@ class InputSchema:
         if not any(field.name == HANDOFF for field in self.fields):
             return input_json
         return json.dumps({HANDOFF: handoff} | json.loads(input_json or "{}"))
-
-    @property
-    def _needs_only_messages(self) -> bool:
-        return not any(field.required and field.name != MESSAGES for field in self.fields)
 
     def checked(self, given: dict[str, Any], where: str, *, of: str = "input", but: str = "") -> dict[str, Any]:
         """Return the values if they fit the fields. Raises InvalidInput at `where`. The field `but` may be missing."""
@@ -281,14 +278,13 @@ class InputSchema:
         }
 
     def outcome(self, values: Any) -> str:
-        """Return a graph's output as one short line of JSON, or its text; empty if all fields are empty."""
+        """Return a graph's output as one line of JSON, or its text; empty if all fields are empty."""
         if not self.keeps_state and not isinstance(values, Mapping):
-            told = values if isinstance(values, str) else "" if _is_empty(values) else _json(values)
-            return "" if messages_of(values) else shortened(told, LONGEST_OUTCOME)
+            return "" if is_empty(values) or messages_of(values) else line_of(values)
         names = self.outputs if self.keeps_state else tuple(values)
         found = {name: _value(values, name) for name in names if name != MESSAGES}
-        shown = {name: value for name, value in found.items() if not _is_empty(value)}
-        return shortened(_json(shown), LONGEST_OUTCOME) if shown else ""
+        shown = {name: value for name, value in found.items() if not is_empty(value)}
+        return line_of(shown) if shown else ""
 
     def _check(self, given: Mapping[str, Any], known: Mapping[str, Field], where: str, *, whole: bool) -> None:
         if self.model is not None and whole:
@@ -393,9 +389,9 @@ def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: 
     """Return a turn's messages, with the structured response of an agent that ends without text."""
     made = _value(values, STRUCTURED)
     ends_with_text = not own or (isinstance(own[-1], AIMessage) and own[-1].text.strip())
-    if _is_empty(made) or ends_with_text:
+    if is_empty(made) or ends_with_text:
         return lines
-    return (*lines, Said(role="agent", text=shortened(_json(made), LONGEST_OUTCOME)))
+    return (*lines, Said(role="agent", text=line_of(made)))
 
 
 def hints_of(schema: Any) -> dict[str, Any]:
@@ -441,7 +437,7 @@ def _value(values: Any, name: str) -> Any:
     return values.get(name) if isinstance(values, Mapping) else getattr(values, name, None)
 
 
-def _is_empty(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str | list | dict | tuple | set) and not value)
 
 
@@ -453,11 +449,14 @@ def as_json(value: Any) -> Any:
         return str(value)
 
 
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError):  # keys that are not strings, or a value that contains itself
-        return str(value)
+def line_of(value: Any) -> str:
+    """Return a value as one line of JSON, and a text as it is. If the line is too long, cut each field."""
+    known = as_json(value)
+    line = known if isinstance(known, str) else json.dumps(known, ensure_ascii=False)
+    if len(line) > LONGEST_OUTCOME and isinstance(known, dict):
+        cut = {name: shortened(str(one), LONGEST_OUTCOME // len(known)) for name, one in known.items()}
+        return json.dumps(cut, ensure_ascii=False)
+    return shortened(line, LONGEST_OUTCOME)
 
 
 def _plain(value: Any) -> Any:

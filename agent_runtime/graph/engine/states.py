@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, get_type_hints
+from typing import Any
 
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langgraph.graph.state import CompiledStateGraph
@@ -18,7 +18,6 @@ from agent_runtime.graph.checkpointer.threads_file import PastTurn
 from agent_runtime.graph.engine import inputs
 from agent_runtime.graph.engine.engine import BEFORE
 from agent_runtime.graph.engine.history import KEPT
-from agent_runtime.model.words import shortened
 from turnkeeper.config.surfaces import offered
 
 _OURS = frozenset({"grant", "turn_id", BEFORE, KEPT})  # keys of a checkpoint's metadata that no client needs
@@ -125,10 +124,7 @@ def schemas_of(graph: Any) -> dict[str, Any]:
 
 
 def _of_state(graph: Any) -> dict[str, Any]:
-    try:
-        hints = get_type_hints(graph.builder.state_schema)
-    except (NameError, TypeError, AttributeError):  # names that only a type checker can resolve
-        hints = {}
+    hints = inputs.hints_of(graph.builder.state_schema)
     names = [name for name in graph.builder.schemas[graph.builder.state_schema] if name in graph.channels]
     return {"type": "object", "properties": {name: _field(name, hints.get(name, Any)) for name in names}}
 
@@ -155,14 +151,9 @@ def _past_turn(messages: Sequence[AnyMessage]) -> PastTurn:
     return PastTurn(prompt=str(messages[0].text), mark=str(messages[0].id or ""), lines=inputs.said(messages[1:]))
 
 
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, str | list | dict | tuple | set) and not value)
-
-
 def _outcome_of(values: Mapping[str, Any]) -> str:
-    """Return a thread's state as one line of JSON with limited length, for a graph without messages; may be empty."""
-    whole = next((values[name] for name in _WHOLE if name in values), None)
+    """Return a thread's state as one line of JSON, for a graph without messages; may be empty."""
     kept = {name: value for name, value in values.items() if not (":" in name or name.startswith("__"))}
-    shown = {name: value for name, value in kept.items() if name != inputs.MESSAGES and not _is_empty(value)}
-    found = whole if whole is not None else shown
-    return shortened(json.dumps(inputs.as_json(found), ensure_ascii=False), inputs.LONGEST_OUTCOME) if found else ""
+    shown = {name: value for name, value in kept.items() if name != inputs.MESSAGES and not inputs.is_empty(value)}
+    found = next((values[name] for name in _WHOLE if name in values), shown)
+    return inputs.line_of(found) if found else ""

@@ -97,13 +97,21 @@ def test_an_input_has_a_json_schema_whatever_its_types() -> None:
     assert schema(Chat).json_schema()["properties"] == {"chat": {}}
 
 
-def test_an_outcome_is_one_bounded_line_of_what_is_there() -> None:
+def test_an_outcome_is_one_whole_line_of_what_is_there() -> None:
     shape = schema(Loose)
     assert shape.outcome({"topic": "x", "notes": [], "prompt": None}) == '{"topic": "x"}'
     assert shape.outcome({"topic": Model(topic="y")}) == '{"topic": {"topic": "y", "depth": 3}}'
     assert shape.outcome({"topic": {(1, 2): 3}}) == "{'topic': {(1, 2): 3}}"
     assert shape.outcome({}) == ""
-    assert len(shape.outcome({"topic": "x" * 10_000})) == LONGEST_OUTCOME
+    long = {"topic": "x" * 6_000, "notes": ["y" * 6_000]}
+    assert json.loads(shape.outcome(long)) == long
+
+
+def test_the_fields_of_an_outcome_that_is_too_long_are_cut_and_its_json_stays_valid() -> None:
+    told = json.loads(schema(Loose).outcome({"topic": "x" * LONGEST_OUTCOME, "notes": ["first"]}))
+    assert told["topic"].endswith("x…")
+    assert len(told["topic"]) == LONGEST_OUTCOME // 2
+    assert "first" in told["notes"]
 
 
 def test_an_outcome_is_said_where_no_message_was() -> None:
