@@ -1,6 +1,7 @@
 """A server's tools from the first look to standing work: accepted, approved once, excepted, granted; and kill -9 between."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -120,7 +121,11 @@ def test_the_offline_model_calls_a_tool_that_a_prompt_names_so_that_it_can_be_tr
     (tmp_path / "desk.py").write_text(f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n")
     monkeypatch.chdir(tmp_path)
     long = json.dumps({"path": "./" + 300 * "a"})
-    stopped.command("turnkeeper", "tools", "add", "desk", "--command", f"{sys.executable} desk.py '{long}'")
+    python = Path(sys.executable)
+    with monkeypatch.context() as patched:  # the daemons search another PATH
+        patched.setenv("PATH", str(python.parent), prepend=os.pathsep)
+        stopped.command("turnkeeper", "tools", "add", "desk", "--command", f"{python.name} desk.py '{long}'")
+    assert tomllib.loads(stopped.home.config.read_text())["mcp_servers"]["desk"]["command"] == sys.executable
     assert long in tomllib.loads(stopped.home.config.read_text())["mcp_servers"]["desk"]["args"]
     stopped.start()
     prompt = 'Note it.\nuse mcp:desk.note: {"text": "bread"}\nuse mcp:desk.read\nuse tools:water: now'

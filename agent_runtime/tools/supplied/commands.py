@@ -6,6 +6,7 @@ home's `tools.json`, which the daemon reads when it starts.
 
 import asyncio
 import shlex
+import shutil
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -59,8 +60,8 @@ def add(
 ) -> None:
     """Write an MCP server or a Python file into config.toml, and accept the tools of the server.
 
-    Write keys manually, as $NAME: `env` for a program, `headers` for an address. The program runs in the home; a file
-    of the current folder is written with its whole path.
+    Write keys manually, as $NAME: `env` for a program, `headers` for an address. The program runs in the home. A
+    program of your PATH and a file of the current folder are written with their whole paths.
 
     Example: turnkeeper tools add files --command "npx -y @modelcontextprotocol/server-filesystem notes"
     """
@@ -72,7 +73,7 @@ def add(
         text = toml.with_items(text, "tools", "files", [str(Path(name).absolute())], settings.tools.files)
     else:
         program, *args = map(_whole, shlex.split(command) or [""])
-        for key, value in (("args", args), ("command", program), ("url", url)):
+        for key, value in (("args", args), ("command", shutil.which(program) or program), ("url", url)):
             text = toml.with_key(text, f"mcp_servers.{name}", key, value) if value else text
     _accept(place, toml.TomlFile(place.config, text).validate(known.Settings), [name], output)
     replace_whole(place.config, text.encode())

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from turnkeeper.config.home import Home, places
@@ -60,9 +61,11 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
         "kept": KEPT_BACKUPS,
         "backups": _quoted(str(backups_of(home))),
     }
+    path = _quoted(f"PATH={environ.get('PATH', '')}").replace("$$", "$")  # `$` is not special in Environment=
     texts = {}
     for suffix, what, section, lines, wanted_by in _UNITS:
         text = f"[Unit]\nDescription={what} on {words['home']}\n\n[{section}]\n{lines.format(**words)}"
+        text += f"Environment={path}\n" if section == "Service" and "PATH" in environ else ""
         install_lines = f"\n[Install]\nWantedBy={wanted_by}.target\n" if wanted_by else ""
         texts[f"turnkeeper{tag_of(home, environ)}{suffix}"] = text + install_lines
     return texts
@@ -122,11 +125,8 @@ class Notifier:
             return
         said = "WATCHDOG=1\nREADY=1" if ready else "WATCHDOG=1"
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-            try:
-                sender.sendto(said.encode(), address)
-            except OSError:
-                return  # systemd is gone
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender, suppress(OSError):
+            sender.sendto(said.encode(), address)  # fails if systemd is gone
 
 
 def for_daemons(environ: Mapping[str, str]) -> dict[str, str]:

@@ -39,6 +39,15 @@ def test_a_path_with_odd_characters_stays_one_word(environ: dict[str, str]):
     assert '--home "/srv/50%% \\"of\\" $$it"' in service
 
 
+def test_services_get_the_path_of_who_installs_them(environ: dict[str, str], home: Home):
+    texts = units(home, environ | {"PATH": '/my "bin"/$x/50%:/bin'})
+    services = [text for name, text in texts.items() if name.endswith(".service")]
+    assert len(services) == 3
+    for text in services:
+        assert text.count('\nEnvironment="PATH=/my \\"bin\\"/$x/50%%:/bin"\n') == 1
+    assert not [name for name, text in units(home, environ).items() if "PATH" in text]
+
+
 def test_a_backup_is_made_daily_beside_the_home_which_a_restore_moves(environ: dict[str, str]):
     texts = units(Home(root=Path("/srv/garden")), environ)
     (service,) = [text for name, text in texts.items() if name.endswith("-backup.service")]
