@@ -69,7 +69,8 @@ def text_of(data: Mapping[str, Any]) -> str:
     cut = f"… {len(text) - LONGEST_TEXT:,} more characters" if len(text) > LONGEST_TEXT else ""
     link = f"Decide it here, once, within a day: {data['decide']}" if data.get("decide") else ""
     if not link and data.get("interrupt_id"):
-        link = f"Decide it: turnkeeper triage, or turnkeeper approvals resolve {data['interrupt_id']} -h"
+        how = "--approve or --reject" if data.get("tool") else "-h"
+        link = f"Decide it: turnkeeper triage, or turnkeeper approvals resolve {data['interrupt_id'][:10]} {how}"
     return "\n\n".join(part for part in (text[:LONGEST_TEXT] + cut, link) if part)
 
 

@@ -32,8 +32,10 @@ def test_a_question_names_its_tool_with_the_arguments_and_says_what_the_link_doe
 
 
 def test_a_question_without_a_link_names_the_command_that_decides_it() -> None:
-    said = text_of({"question": "category night does not grant it", "interrupt_id": "3f2a9c01", "decide": ""})
-    assert said.endswith("\n\nDecide it: turnkeeper triage, or turnkeeper approvals resolve 3f2a9c01 -h")
+    said = text_of({"question": "category night does not grant it", "tool": "put", "interrupt_id": "3f2a9c01de5b6a"})
+    assert said.endswith(
+        "\n\nDecide it: turnkeeper triage, or turnkeeper approvals resolve 3f2a9c01de --approve or --reject"
+    )
 
 
 def test_long_arguments_do_not_cut_the_link_off() -> None:
