@@ -264,7 +264,8 @@ class InputSchema:
             self.value("", prompt, payload_json, "", fields)
         if not prompt or self.prompt_field or self.any_field:
             return ""
-        return f"the graph does not read the prompt: its input has no field for one; {self._hint()}"
+        do = "omit it: --prompt ''" if input_json else "give them: turnkeeper task edit NAME --input '{\"FIELD\": …}'"
+        return f"the graph does not read the prompt: its input has no field for one; {self._hint()}; {do}"
 
     def json_schema(self) -> dict[str, Any]:
         """Return the input as a JSON schema; a field whose type has no schema accepts any value."""

@@ -263,6 +263,7 @@ async def test_a_prompt_that_a_graph_does_not_read_is_named(bench: AuthorsBench)
     assert warning.startswith(
         "the graph does not read the prompt: its input has no field for one; its fields are topic"
     )
+    assert warning.endswith("; omit it: --prompt ''")
 
 
 async def test_a_graph_without_messages_needs_no_prompt_and_one_with_messages_does(bench: AuthorsBench) -> None:

@@ -107,7 +107,7 @@ SENTENCES = {
     "{reason}.",
     "tool.called": "the agent called the tool {tool} in turn {turn_id}[ of task {task}].",
     "agent.wrote": "{agent} used {scope} in turn {turn_id}[ of task {task}][: {kind}][ {candidate_id}][ {page_id}].",
-    "interrupt.raised": "the agent runtime asked the author, in turn {turn_id}[ of task {task}], about {tool}"
+    "interrupt.raised": "the agent runtime asked the author, in turn {turn_id}[ of task {task}][, about {tool}]"
     "[, which needs {missing_scope}]; the question is {interrupt_id}.",
     "interrupt.resolved": f"the author answered {_ASKED} with {{decision}}[, as standing exception {{exception}}]"
     "[, by {via}].",

@@ -114,6 +114,12 @@ def test_the_fields_of_an_outcome_that_is_too_long_are_cut_and_its_json_stays_va
     assert "first" in told["notes"]
 
 
+def test_a_prompt_that_is_not_read_names_the_command_that_gives_the_fields() -> None:
+    shape = schema(TypedDict("Topics", {"topic": str}, total=False))
+    assert "its fields are topic; give them: turnkeeper task edit NAME --input" in shape.unread("dig", "", "")
+    assert shape.unread("dig", "", '{"topic": "x"}').endswith("omit it: --prompt ''")
+
+
 def test_an_outcome_is_said_where_no_message_was() -> None:
     assert said_or_outcome([], "{}") == (Said(role="agent", text="{}"),)
     assert [line.text for line in said_or_outcome([AIMessage("done")], "{}")] == ["done"]

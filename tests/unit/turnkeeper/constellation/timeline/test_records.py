@@ -122,6 +122,8 @@ def test_a_sentence_names_who_did_what_and_leaves_out_what_is_not_known() -> Non
     def at(instant: datetime) -> str:
         return instant.astimezone(UTC).strftime("%H:%M")
 
+    asked = told(1, "interrupt.raised", interrupt_id="q-1", turn_id="turn-1", tool="")
+    assert say(asked, at) == "the agent runtime asked the author, in turn turn-1; the question is q-1."
     sent = told(1, "fire.committed", fire_id="f", task="nightly", due_at="2026-11-22T02:00:00Z")
     assert say(sent, at) == "the task runner recorded fire f of task nightly, due 02:00."
     assert say(told(1, "fire.settled", fire_id="f", outcome="succeeded", reason=""), at) == (
