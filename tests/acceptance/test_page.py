@@ -18,6 +18,11 @@ from turnkeeper.gateway.page import stores
 
 pytestmark = [pytest.mark.process, pytest.mark.client]
 LOOKS = pytest.mark.sqlite_only("how a page looks, whatever its store")
+LINES = """part => {
+  const range = document.createRange()
+  range.selectNodeContents(part)
+  return new Set(Array.from(range.getClientRects(), one => one.top)).size
+}"""  # the number of lines that an element's text takes
 AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PAGES = (
@@ -188,17 +193,19 @@ def test_made_decisions_are_listed_newest_first_with_their_time_origin_and_reaso
     expect(rows.nth(1)).to_contain_text("too soon")
 
 
-def test_a_made_decision_takes_one_line_beside_a_long_name_and_a_short_reason(
+@LOOKS
+def test_of_a_made_decision_a_long_name_and_the_origin_each_stay_on_one_line(
     tab: Tab, constellation: Constellation
 ) -> None:
-    name = "remember-the-code-of-the-gate-of-the-garden"
+    name = "remember-the-code-of-the-gate-and-of-the-cellar"
     asked = asks(constellation, name, "Remember: the gate code is 4711")["interrupt_id"]
     constellation.command("agent-runtime", "approvals", "resolve", asked, "--reject", "too soon")
     page = tab.go("/ui/decisions")
     page.set_viewport_size({"width": 1100, "height": 800})
     row = page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True))
     expect(row.get_by_text("the command line")).to_be_visible()
-    assert row.evaluate("row => row.getBoundingClientRect().height") < 40
+    for part in (row.get_by_role("link", name=name, exact=True), row.get_by_text("the command line")):
+        assert part.evaluate(LINES) == 1
     assert page.evaluate("document.documentElement.scrollWidth") <= 1100
 
 
