@@ -4,16 +4,19 @@ With `--database postgres` it is two machines that share a database: one is aske
 """
 
 from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.support.constellation import Constellation
 from tests.support.machines import constellation_on, new_home
 from tests.support.postgres import Server
-from tests.support.tabs import chromium
 from tests.support.web import Web, serving
 from turnkeeper.config.home import Home
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture
@@ -31,13 +34,13 @@ def constellation(stopped: Constellation) -> Constellation:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
+def browser() -> "Iterator[Browser]":
+    with import_module("tests.support.tabs").chromium() as launched:  # an environment without Playwright runs the rest
         yield launched
 
 
 @pytest.fixture(scope="module")
-def unsupervised(browser: Browser) -> Iterator[Constellation]:
+def unsupervised(browser: "Browser") -> Iterator[Constellation]:
     """Both daemons of a module without a supervisor: a killed one stays dead until a test starts it again."""
     del browser  # where there is none, nothing is started
     with new_home() as home, constellation_on(None, home) as made:
