@@ -1,4 +1,4 @@
-"""What `status` and `doctor` find about machines that share a database."""
+"""Findings of `status` and `doctor` about machines that share a database."""
 
 from typing import Any
 
