@@ -125,8 +125,8 @@ class LangGraph:
         await context.send_initial_metadata(())
         events, turn = self._runtime.engines.events, await self._store.read(self._bearing, request)
         runs = turn is None or turn.status == "running" or request.resumed  # a resumed run may be over by now
-        awaited = (request.turn_id if turn is None else turn.turn_id) if runs else ""
-        with events.reading(request.thread_id, awaited) as ring:
+        known = request.turn_id if turn is None else turn.turn_id
+        with events.reading(request.thread_id, known, "" if runs else turn.status) as ring:
             async for event in self._watched(request, engine, ring, ("", "") if runs else (turn.turn_id, turn.status)):
                 yield event
 

@@ -29,7 +29,8 @@ MOST_PARTS = 32  # the most notifications in a transaction
 class RunRelay:
     """Relay of run events: it sends the events of this machine's turns to followers, and receives theirs.
 
-    Each second, a follower announces the threads that it follows. It receives the running interval from its beginning.
+    Each second, a follower announces the threads that it follows, and the newest turn that it knows of each. It
+    receives what happened after that or, if this machine did not run that turn, the running interval.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class RunRelay:
     ) -> None:
         """`events` returns the rings, or None; `tell` sends texts on a channel; `node` is this process's name."""
         self._events, self._tell, self._clock, self._node = events, tell, clock, node
-        self._asked: dict[tuple[str, str], tuple[float, int, str]] = {}  # by thread, node: expiry, first read, turn
+        self._asked: dict[
+            tuple[str, str], tuple[float, int, str, str]
+        ] = {}  # by thread, node: until, since, known turn
         self._passing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._parts: dict[tuple[str, str], list[str]] = {}
 
@@ -49,7 +52,10 @@ class RunRelay:
         try:
             while True:
                 news, followed = events.read.next(), events.followed()
-                said = [{"thread": of, "since": one.since, "awaited": one.awaited} for of, one in followed.items()]
+                said = [
+                    {"thread": of, "since": one.since, "awaited": one.known[0], "state": one.known[1]}
+                    for of, one in followed.items()
+                ]
                 await self._say(said)
                 await self._clock.wait(news, FOLLOW_S if followed else IDLE_S)
         finally:
@@ -63,7 +69,8 @@ class RunRelay:
         if events is None or told["node"] == self._node:
             return
         if "since" in told:
-            self._asked[key] = self._clock.monotonic() + FOLLOWED_S, told["since"], told["awaited"]
+            known = told["awaited"], told.get("state", "")  # a machine of an earlier version sends no state
+            self._asked[key] = self._clock.monotonic() + FOLLOWED_S, told["since"], *known
             if key not in self._passing:
                 self._passing[key] = asyncio.create_task(self._pass_on(*key), name=f"pass-on-run-{key[0]}")
                 self._passing[key].add_done_callback(lambda _task: self._passing.pop(key, None))
@@ -79,10 +86,10 @@ class RunRelay:
         since = after = last = 0
         while (asked := self._asked[thread_id, to])[0] > self._clock.monotonic():
             ring = self._events().ring(thread_id)
-            news, turn_id = ring.changed.next(), ring.running or asked[2]
+            news = ring.changed.next()
             if since != asked[1]:
                 since, last = asked[1], 0
-                after = ring.start_of(turn_id, resumed=True) if turn_id else ring.number
+                after = ring.unknown_from(*asked[2:])
             said = []
             for one in ring.after(after):
                 if not one.sender:

@@ -62,7 +62,8 @@ class Ring:
     Attributes:
         readers: the number of streams that read the ring.
         since: changes when the ring gets its first reader.
-        awaited: the turn whose end the newest reader awaits; empty for none.
+        known: the newest turn that the newest reader knows, and the state in which the turn stopped; the state is empty
+            if the reader awaits the turn's end, and both are empty if the reader knows no turn.
         incomplete: the turn that stopped last on another machine and lacks events here, and the turn's state.
     """
 
@@ -71,8 +72,8 @@ class Ring:
         self.changed = Signal()
         self.number, self._characters = number, 0
         self.readers = self.since = 0
-        self.awaited = self._broken = ""
-        self.incomplete = ("", "")
+        self._broken = ""
+        self.known = self.incomplete = ("", "")
         self._heard: dict[str, int] = {}  # by sender: the sender's number of the newest event
         self.running = ""  # the turn whose interval runs in this process
         self.stopped = ("", "")  # the turn that stopped last in this process, and its state
@@ -131,6 +132,14 @@ class Ring:
         waited = [one.number for one in own if one.mode == "status" and "interrupted" in one.data_json]
         return waited[-1] if resumed and waited else own[0].number - 1 if own else self.number
 
+    def unknown_from(self, turn_id: str, state: str) -> int:
+        """Return the number before the first event that a reader lacks who knows this turn (see :attr:`known`)."""
+        if not state:
+            return self.start_of(turn_id, resumed=True) if turn_id else 0
+        stopped = {"turn_id": turn_id, "mode": "status", "data_json": to_json({"status": state})}
+        known = [one.number for one in self.events if stopped.items() <= vars(one).items()]
+        return known[-1] if known else self.start_of(self.running, resumed=True) if self.running else self.number
+
 
 class RunEvents:
     """The rings of a runtime's threads.
@@ -161,13 +170,13 @@ class RunEvents:
         self._numbers = max(self._numbers, self._rings.pop(thread_id).number)  # each number is given only once
 
     @contextmanager
-    def reading(self, thread_id: str, awaited: str) -> Iterator[Ring]:
-        """Read a thread's ring during the block. `awaited` is the turn whose end is awaited; empty for none."""
+    def reading(self, thread_id: str, turn_id: str, state: str) -> Iterator[Ring]:
+        """Read a thread's ring during the block, by a reader who knows a turn and its state (see `Ring.known`)."""
         ring = self.ring(thread_id)
         if not ring.readers:
             self._since += 1
             ring.since = self._since
-        ring.readers, ring.awaited = ring.readers + 1, awaited
+        ring.readers, ring.known = ring.readers + 1, (turn_id, state)
         self.read.notify()
         try:
             yield ring

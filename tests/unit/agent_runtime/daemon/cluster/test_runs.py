@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 
+import pytest
+
 from agent_runtime.daemon.cluster.runs import LONGEST_EVENT, RunRelay
 from agent_runtime.graph.engine.run_events import Recorder, RunEvents
 from agent_runtime.model.turn import Category, TurnContext
@@ -47,13 +49,13 @@ class Machines:
 
 
 @asynccontextmanager
-async def machines(*readers: str, awaited: str = "") -> AsyncIterator[Machines]:
+async def machines(*readers: str, known: tuple[str, str] = ("", "")) -> AsyncIterator[Machines]:
     """Run three machines; the readers follow the thread."""
     found = Machines()
     running = [asyncio.create_task(relay.run()) for relay in found.relays.values()]
     with ExitStack() as stack:
         for name in readers:
-            stack.enter_context(found.rings[name].reading("th", awaited))
+            stack.enter_context(found.rings[name].reading("th", *known))
         yield found
     for task in running:
         task.cancel()
@@ -82,7 +84,7 @@ async def test_a_follower_that_comes_later_gets_the_run_from_its_beginning_and_o
         found.rings["a"].stopped("th", "turn-0", "succeeded")
         found.begin("a").add("values", {"a": 1})
         await found.settle()
-        with found.rings["c"].reading("th", "turn-1"):
+        with found.rings["c"].reading("th", "turn-1", ""):
             await found.settle()
             assert found.events("c") == found.events("a")[2:]
         found.rings["a"].stopped("th", "turn-1", "interrupted")
@@ -91,11 +93,35 @@ async def test_a_follower_that_comes_later_gets_the_run_from_its_beginning_and_o
 
 
 async def test_a_run_that_ended_before_the_announcement_came_is_passed_on_to_who_awaits_it() -> None:
-    async with machines("b", awaited="turn-1") as found:
+    async with machines("b", known=("turn-1", "")) as found:
         found.begin("a").add("values", {"a": 1})
         found.rings["a"].stopped("th", "turn-1", "succeeded")
         await found.settle()
         assert found.events("b") == found.events("a")
+
+
+@pytest.mark.parametrize("state", ["succeeded", "interrupted"])
+async def test_a_follower_gets_all_after_the_turn_it_knows_also_if_its_announcement_comes_later(state: str) -> None:
+    async with machines("b", known=("turn-1", state)) as found:
+        for turn_id, end in (
+            ("turn-1", state),
+            ("turn-2", "interrupted"),
+            ("turn-2", "succeeded"),
+            ("turn-3", "failed"),
+        ):
+            found.begin("a", turn_id).add("values", {"a": 1})
+            found.rings["a"].stopped("th", turn_id, end)
+        await found.settle()
+        assert found.events("b") == found.events("a")[3:]
+
+
+async def test_a_follower_of_a_thread_without_turns_gets_all_that_happened_since() -> None:
+    async with machines("b") as found:
+        for turn_id in ("turn-1", "turn-2"):
+            found.begin("a", turn_id).add("values", {"a": 1})
+            found.rings["a"].stopped("th", turn_id, "succeeded")
+        await found.settle()
+        assert len(found.events("b")) == 6
 
 
 async def test_of_a_run_that_lacks_an_event_the_end_is_left_to_the_store() -> None:
@@ -133,7 +159,7 @@ async def test_a_run_that_another_machine_takes_over_is_passed_on_from_there() -
 
 async def test_a_turn_that_waits_is_forgotten_with_its_last_reader_because_it_may_go_on_elsewhere() -> None:
     async with machines() as found:
-        with found.rings["b"].reading("th", ""):
+        with found.rings["b"].reading("th", "", ""):
             await found.settle()
             found.begin("a")
             found.rings["a"].stopped("th", "turn-1", "interrupted")
