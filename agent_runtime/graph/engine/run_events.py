@@ -134,11 +134,11 @@ class Ring:
 
     def unknown_from(self, turn_id: str, state: str) -> int:
         """Return the number before the first event that a reader lacks who knows this turn (see :attr:`known`)."""
-        if not state:
-            return self.start_of(turn_id, resumed=True) if turn_id else 0
-        stopped = {"turn_id": turn_id, "mode": "status", "data_json": to_json({"status": state})}
-        known = [one.number for one in self.events if stopped.items() <= vars(one).items()]
-        return known[-1] if known else self.start_of(self.running, resumed=True) if self.running else self.number
+        own = [one for one in self.events if one.turn_id == turn_id]
+        stopped = [one.number for one in own if one.mode == "status" and one.data_json == to_json({"status": state})]
+        if stopped or not turn_id:
+            return stopped[-1] if stopped else 0
+        return self.start_of(turn_id if own else self.running or turn_id, resumed=True)
 
 
 class RunEvents:

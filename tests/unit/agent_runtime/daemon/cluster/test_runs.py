@@ -115,6 +115,14 @@ async def test_a_follower_gets_all_after_the_turn_it_knows_also_if_its_announcem
         assert found.events("b") == found.events("a")[3:]
 
 
+async def test_a_follower_that_knows_a_turn_of_another_machine_gets_the_running_one_from_its_beginning() -> None:
+    for state in ("", "succeeded"):
+        async with machines("b", known=("turn-1", state)) as found:
+            found.begin("a", "turn-2").add("values", {"a": 1})
+            await found.settle()
+            assert found.events("b") == found.events("a")
+
+
 async def test_a_follower_of_a_thread_without_turns_gets_all_that_happened_since() -> None:
     async with machines("b") as found:
         for turn_id in ("turn-1", "turn-2"):
