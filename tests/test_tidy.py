@@ -53,7 +53,7 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # 90,958 before edits of one limit or label, and edits that resume what a budget stops.
 # 90,980 before an interface of engines, a decision without a graph, and rows of checkpoints without a database.
 # 91,063 before queues.
-MOST_LINES = 91_533
+MOST_LINES = 91_540
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.04  # of all modules but the registrations of surfaces, which are rows of a table

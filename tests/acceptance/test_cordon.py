@@ -1,9 +1,12 @@
 """`cordon`, `drain` and `uncordon` by the command line, with real daemons."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.support.constellation import Constellation
 from tests.support.machines import TwoMachines
+from turnkeeper.errors import EXIT_CONFLICT
 
 pytestmark = pytest.mark.process
 SLOW = {"TURNKEEPER_OFFLINE_DELAY_S": "3600"}
@@ -34,6 +37,22 @@ def test_drain_waits_for_the_turns_of_a_machine_and_the_cordon_outlives_a_restar
     stopped.command("turnkeeper", "uncordon", *name)
     stopped.until_outcome("digest", "succeeded")
     assert "was not cordoned" in stopped.attempt("turnkeeper", "uncordon", *name).stderr
+
+
+def test_drain_ends_if_another_command_ends_the_cordon(stopped: Constellation) -> None:
+    stopped.start(**SLOW)
+    name = ["runtime"] if isinstance(stopped, TwoMachines) else []
+    stopped.create("digest", "--every", "1h")
+    stopped.command("task-runner", "run", "digest")
+    stopped.until("a turn to run", lambda: stopped.ask("agent-runtime", "turns", "list", "--status", "running"))
+    with ThreadPoolExecutor() as pool:
+        # With a variable, the command runs in a process of its own.
+        draining = pool.submit(stopped.attempt, "turnkeeper", "drain", *name, "--deadline", "10m", **SLOW)
+        stopped.until("the cordon", lambda: any("turnkeeper drain" in record.values() for record in stopped.logs))
+        stopped.command("turnkeeper", "uncordon", *name)
+        ended = draining.result()
+    assert ended.returncode == EXIT_CONFLICT, ended.stderr
+    assert "another command ended the cordon" in ended.stderr
 
 
 def test_only_a_machine_that_exists_is_cordoned(constellation: Constellation) -> None:

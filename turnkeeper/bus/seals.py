@@ -144,8 +144,6 @@ def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
                 if not name.startswith("."):
                     with suppress(InvalidInput, Corrupt, FileNotFoundError):  # the claim of the file quarantines it
                         _seal_file(folder / name, key)
-            if folder.is_dir():
-                SystemFiles().sync_folder(folder)
 
     return KeyFile(home).create(at, entropy, seal_all)
 

@@ -570,18 +570,6 @@ def workers_asked_for(home: Home) -> int | None:
     return int(text)
 
 
-def ask_for_workers(home: Home, count: int) -> bool:
-    """Write the number of workers for the next start of the runtime. Return False if it did not change."""
-    with contextlib.suppress(InvalidInput):
-        if workers_asked_for(home) == count:
-            return False
-    draft = home.workers.with_suffix(".new")
-    draft.write_text(f"{count}\n", encoding="ascii")
-    draft.chmod(0o600)
-    draft.replace(home.workers)
-    return True
-
-
 def effective(settings: Settings, home: Home) -> Iterator[tuple[str, object, str]]:
     """Yield (key, value, source) for every setting. The source is a file of the home or `default`."""
     by_command = f"agents.{FIRST_AGENT}.workers" if workers_asked_for(home) is not None else ""

@@ -152,7 +152,6 @@ class Keys:
     def _write(self, file: _File) -> None:
         text = json.dumps({"v": VERSION, "login": file.login, "keys": [asdict(key) for key in file.keys]}, indent=1)
         replace_whole(self.path, text.encode())
-        SystemFiles().sync_folder(self.path.parent)
         self._read_at = ()
 
 

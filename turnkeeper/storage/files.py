@@ -147,12 +147,13 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace_whole(path: Path, data: bytes) -> None:
-    """Replace a file: write and sync a temporary file, then rename it to the file's name. Raises Exhausted."""
+    """Replace a file: write and sync a temporary file, rename it, and sync the folder. Raises Exhausted."""
     fresh = path.with_name(f".{path.name}.tmp")
     with machine_errors(path):
         fresh.unlink(missing_ok=True)
         create(fresh, data, sync=True)
         fresh.replace(path)
+        SystemFiles().sync_folder(path.parent)
 
 
 def append_synced(path: Path, line: bytes) -> None:

@@ -162,8 +162,6 @@ class KeyFile:
     def _write(self, keys: tuple[Key, ...], path: Path) -> None:
         text = json.dumps({"v": VERSION, "purpose": self.purpose, "keys": [asdict(key) for key in keys]}, indent=1)
         replace_whole(path, text.encode())
-        with machine_errors(path):
-            SystemFiles().sync_folder(self._folder)
         if path == self.path:
             self._read_at = ()
             self.read()

@@ -10,7 +10,7 @@ from importlib import import_module
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings, ask_for_workers, load_settings, workers_asked_for
+from turnkeeper.config.settings import Settings, load_settings, workers_asked_for
 from turnkeeper.config.started import READS
 from turnkeeper.config.surfaces import surfaces
 from turnkeeper.constellation.supervisor import daemons, markers, terminals, watchdog
@@ -19,7 +19,7 @@ from turnkeeper.constellation.supervisor.policy import Limits
 from turnkeeper.constellation.supervisor.retention import Kept
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, Unreachable
-from turnkeeper.storage.files import why_unwritable
+from turnkeeper.storage.files import replace_whole, why_unwritable
 from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
@@ -192,6 +192,15 @@ def orders_of(settings: Settings) -> watchdog.Orders:
     return watchdog.Orders(
         limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional, left_out=left_out
     )
+
+
+def ask_for_workers(home: Home, count: int) -> bool:
+    """Write the number of workers for the next start of the runtime. Return False if it did not change."""
+    with suppress(InvalidInput):
+        if workers_asked_for(home) == count:
+            return False
+    replace_whole(home.workers, f"{count}\n".encode())
+    return True
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: Mapping[str, str]) -> int | None:

@@ -4,8 +4,10 @@ The cordon of a home on files is a file, and its runtime confirms in another fil
 a database, a cordon is a row there, and the runtime confirms with its heartbeat. Both outlive every process.
 """
 
+from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -15,9 +17,11 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import home, note, status
 from turnkeeper.constellation.supervisor import daemons
+from turnkeeper.constellation.supervisor.markers import clear_marker
 from turnkeeper.constellation.supervisor.watchdog import read_orders
-from turnkeeper.errors import NotFound, TurnkeeperError
+from turnkeeper.errors import Conflict, NotFound, TurnkeeperError
 from turnkeeper.storage import nodes
+from turnkeeper.storage.files import replace_whole
 from turnkeeper.times import parse_duration, rfc3339
 
 POLL_S = 0.5
@@ -36,21 +40,21 @@ class Here:
 
     def begin(self) -> None:
         if not self._place.cordon.exists():
-            self._place.cordon.write_text(_now())
+            replace_whole(self._place.cordon, _now().encode())
 
     def end(self) -> bool:
         """Return False if there was no cordon."""
         was = self._place.cordon.exists()
-        self._place.cordon.unlink(missing_ok=True)
+        clear_marker(self._place.cordon)
         return was
 
     def is_at_rest(self) -> bool:
-        """Return whether no turn runs and none can begin."""
+        """Return whether no turn runs and none can begin. Raises Conflict if the cordon was ended."""
+        since = _read(self._place.cordon) or _ended()
         process = daemons.process_of(self._place, _RUNTIME)
         if process is None:
             return read_orders(self._place) is None
-        confirmed = self._place.cordoned.read_text() if self._place.cordoned.exists() else ""
-        return confirmed == f"{self._place.cordon.read_text()} {process.pid}"
+        return _read(self._place.cordoned) == f"{since} {process.pid}"
 
     def turns(self) -> list[str]:
         """Return the turns that run."""
@@ -78,8 +82,8 @@ class Shared:
         return bool(self._run("DELETE FROM runtime.meta WHERE key = %s", self._key))
 
     def is_at_rest(self) -> bool:
-        """Return whether no turn runs and none can begin."""
-        since = self._run("SELECT value FROM runtime.meta WHERE key = %s", self._key)
+        """Return whether no turn runs and none can begin. Raises Conflict if the cordon was ended."""
+        since = self._run("SELECT value FROM runtime.meta WHERE key = %s", self._key) or _ended()
         found = nodes.read_cluster(self._url).processes
         own = [row for row in found if (row["name"], row["role"]) == (self._name, _RUNTIME.name)]
         live = [row["facts"].get(nodes.CORDONED) for row in own if row["state"] != "stale"]
@@ -102,6 +106,17 @@ _RUNNING = """SELECT turn_id, task_name, channel FROM runner.nodes n JOIN runtim
     JOIN runtime.turns USING (thread_id) WHERE n.name = %s AND owner <> '' AND status = 'running'
     ORDER BY number LIMIT %s"""
 _KNOWN = "SELECT 1 FROM runner.nodes WHERE name = %s UNION ALL SELECT 1 FROM runtime.meta WHERE key = %s"
+
+
+def _ended() -> NoReturn:
+    raise Conflict("takes turns again: meanwhile, another command ended the cordon", hint="see: turnkeeper status")
+
+
+def _read(path: Path) -> str:
+    """Return a file's text, or an empty text if there is no file."""
+    with suppress(FileNotFoundError):
+        return path.read_text()
+    return ""
 
 
 def _now() -> str:
@@ -160,7 +175,7 @@ def drain(
     """Cordon a machine, and wait until no turn runs there.
 
     Turns that wait for your decision do not run. If turns still run at the deadline, they are listed, and the exit
-    code is 1. The machine stays cordoned in each case.
+    code is 1. The machine stays cordoned in both cases. If `uncordon` ends the cordon meanwhile, the exit code is 4.
 
     Example: turnkeeper drain garage --deadline 10m
     """
@@ -185,6 +200,5 @@ def _begin(command: str, machine: str) -> tuple[Here | Shared, str]:
 
 def findings(place: Home) -> list[tuple[str, str]]:
     """Return a finding while a home on files is cordoned. A shared database shows this for each machine."""
-    if not place.cordon.exists():
-        return []
-    return [(f"takes no new turns since {place.cordon.read_text()}", "to take turns again, run: turnkeeper uncordon")]
+    since = _read(place.cordon)
+    return [(f"takes no new turns since {since}", "to take turns again, run: turnkeeper uncordon")] if since else []

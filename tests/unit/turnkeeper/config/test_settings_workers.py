@@ -3,7 +3,8 @@
 import pytest
 
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings, ask_for_workers, effective, load_settings, staffed, workers_asked_for
+from turnkeeper.config.settings import Settings, effective, load_settings, staffed, workers_asked_for
+from turnkeeper.constellation.supervisor.up_down import ask_for_workers
 from turnkeeper.errors import InvalidInput
 
 

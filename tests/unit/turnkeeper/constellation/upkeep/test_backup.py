@@ -16,7 +16,7 @@ from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import ask_for_workers
+from turnkeeper.constellation.supervisor.up_down import ask_for_workers
 from turnkeeper.constellation.upkeep.backup import MANIFEST, back_up, back_up_among, check_backup, restore
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import sqlite_files
