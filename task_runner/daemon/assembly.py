@@ -96,7 +96,8 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     log = WatchedLog(home.logs, PROCESS, clock)
     log.changes = TaskChanges(entropy.hex(8))
     changed, planned = asyncio.Event(), asyncio.Event()
-    pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s * staggered)
+    stagger_s, admit = settings.catch_up_stagger_s * staggered, offered("limits of queues", loaded) or sending.every
+    pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s, admit=admit)
     common: Any = {"clock": clock, "log": log}
     sends: Any = {"failpoints": failpoints, "pace": pace, "changed": changed, "planned": planned}
     dispatcher, follower, runtime_events = _exchange(store, runtime, entropy, common, sends)
@@ -191,7 +192,6 @@ async def _opened(
     """Open the store. Return its clock, the store, the runtime, and the part that reports that this process runs."""
     offered("calendar of a home", home)
     offered("prices of a home", home)
-    offered("queues of a home", settings)
     identity = callers.Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else callers.Identity(_COMMAND)
     at_home, socket = f" --home {shlex.quote(str(home.root))}", home.socket(_RUNTIME)
     if settings.store.is_shared:

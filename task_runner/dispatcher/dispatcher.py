@@ -46,19 +46,27 @@ _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
 _HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a held fire is sent again within this time
 _SILENT_AFTER = timedelta(seconds=5)  # the log records a longer silence of the runtime
 _DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
+Admit = Callable[[Session, list[Outgoing], datetime], list[Outgoing]]
+
+
+def every(_session: Session, found: list[Outgoing], _now: datetime) -> list[Outgoing]:
+    """Return all fires, because no queue limits them."""
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The pace of caught-up fires.
+    """The limits on the sending of fires.
 
     Attributes:
         concurrency: the most caught-up fires that run at once.
         stagger_s: the shortest time between two caught-up fires, in seconds.
+        admit: returns the fires that may be sent now, and postpones the others.
     """
 
     concurrency: int = 4
     stagger_s: float = 0.2
+    admit: Admit = every
 
     def goes_on(self, until: datetime, now: datetime) -> bool:
         """Return True if another fire may be sent: `until` has passed, or lies far ahead after a clock step."""
@@ -258,7 +266,9 @@ class Dispatcher:
         slots = self._pace.concurrency if self._pace.goes_on(self._stagger_until or now, now) else 0
         single = self._pace.stagger_s > 0
         with told_if_late(self._log, lambda: [log_records.waiting("to send the committed fires")]):
-            batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
+            batch = await self._store.run(
+                lambda session: claim(session, now, room, slots, single=single, admit=self._pace.admit)
+            )
         self.on_sent(
             [(late_s, each.fire.caught_up) for each in batch if (late_s := first_late_s(each.fire)) is not None]
         )
@@ -383,22 +393,18 @@ def first_late_s(fire: Fire) -> float | None:
     return (fire.fired_at - fire.due_at).total_seconds() if first and fire.fired_at else None
 
 
-def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bool) -> list[Outgoing]:
+def claim(
+    session: Session, now: datetime, limit: int, slots: int, *, single: bool, admit: Admit = every
+) -> list[Outgoing]:
     """Record at most `limit` ready fires as sent; return them. At most `slots` caught-up fires run at once."""
     found = session.fires.ready(now, limit, caught_up=False)
     if slots and len(found) < limit:
         free = max(0, slots - session.fires.catching_up())
         found += session.fires.ready(now, min(free, 1) if single else free, caught_up=True) if free else []
-    admitted = found_in_queues(session, found, now)
+    admitted = admit(session, found, now)
     sent = [Outgoing(fire=ledger.sent(outgoing.fire, now), request=outgoing.request) for outgoing in admitted]
     session.fires.record_sent([outgoing.fire for outgoing in sent])
     return sent
-
-
-def found_in_queues(session: Session, found: list[Outgoing], now: datetime) -> list[Outgoing]:
-    """Return the fires that the limits of their queues admit."""
-    admitted: list[Outgoing] | None = offered("fires that queues admit", session, found, now)
-    return found if admitted is None else admitted
 
 
 def record_receipts(

@@ -17,7 +17,6 @@ from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.dispatcher import (
     Pace,
     first_late_s,
-    found_in_queues,
     key_of,
     plan_what_was_left,
     stop_hopeless,
@@ -268,7 +267,7 @@ def hand_over(
     if not session.shared.has_runtime():
         return None
     found = claim_ready(session, now, min(LARGEST_BATCH, session.shared.room()), pace)
-    found = found_in_queues(session, found, now)
+    found = pace.admit(session, found, now)
     sent = [Outgoing(fire=ledger.sent(each.fire, now), request=each.request) for each in found]
     requests = [(each.fire, planning.complete_request(each)) for each in sent]
     traced = {fire.fire_id: planning.traced(traceparent(fire.fire_id)) for fire, _ in requests if traceparent}

@@ -6,8 +6,9 @@ stops stays unsent in the ledger, where catch-up and overlap decide about it, un
 makes the next fires of its queue ready.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import bindparam, func, literal_column, select, update
@@ -20,16 +21,15 @@ from turnkeeper.times import from_us, to_us
 
 AGAIN = timedelta(seconds=30)  # until the next try of a fire for which no end of a turn was noticed
 MOST_WOKEN = 100
-_limits: dict[str, Any] = {}  # settings, by queue
+Limits = Mapping[str, Any]  # settings, by queue
 
 
-def use(settings: Any) -> None:
-    """Use the queues of these settings in this process."""
-    _limits.clear()
-    _limits.update(settings.queues)
+def admission(settings: Any) -> Callable[[Session, Sequence[Any], datetime], list[Any]]:
+    """Return a function that returns the fires which the limits of these settings admit, and postpones the others."""
+    return partial(_admitted, settings.queues)
 
 
-def admitted(session: Session, found: Sequence[Any], now: datetime) -> list[Any]:
+def _admitted(limits: Limits, session: Session, found: Sequence[Any], now: datetime) -> list[Any]:
     """Return the fires that the limits of their queues admit, highest priority first. Postpone the others."""
     ids = listed({each.fire.task_id for each in found})
     queue_of = dict(_QUEUES.rows(session.connection, ids=ids)) if found else {}
@@ -40,16 +40,12 @@ def admitted(session: Session, found: Sequence[Any], now: datetime) -> list[Any]
         by_queue.setdefault(queue_of.get(each.fire.task_id, ""), []).append(each)
     sent = by_queue.pop("", [])
     for name in sorted(by_queue):  # all runners lock in this order
-        sent += _admitted(session, name, by_queue[name], now)
-    return sorted(sent, key=lambda each: -_priority(queue_of.get(each.fire.task_id, "")))
+        sent += _within(limits.get(name), session, name, by_queue[name], now)
+    priority = {name: its.priority for name, its in limits.items()}
+    return sorted(sent, key=lambda each: -priority.get(queue_of.get(each.fire.task_id, ""), 0))
 
 
-def _priority(name: str) -> int:
-    return _limits[name].priority if name in _limits else 0
-
-
-def _admitted(session: Session, name: str, found: list[Any], now: datetime) -> list[Any]:
-    limits = _limits.get(name)
+def _within(limits: Any, session: Session, name: str, found: list[Any], now: datetime) -> list[Any]:
     if limits is None:
         _postpone(session, found, now + AGAIN, f"{QUEUED}{name}: config.toml has no [queues.{name}]")
         return []

@@ -6,8 +6,7 @@ SURFACE = Surface(
     name="queues",
     settings=("queues",),
     offers={
-        "queues of a home": "task_runner.dispatcher.queues:use",
-        "fires that queues admit": "task_runner.dispatcher.queues:admitted",
+        "limits of queues": "task_runner.dispatcher.queues:admission",
         "places in queues": "task_runner.dispatcher.queues:wake",
     },
 )

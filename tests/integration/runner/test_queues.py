@@ -1,14 +1,14 @@
 """The limits of queues hold over tasks, over retries of the runner, and never stop a task of another queue."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from task_runner.dispatcher import queues
-from task_runner.dispatcher.dispatcher import claim
+from task_runner.dispatcher.dispatcher import Pace, claim
+from task_runner.store.rows import Outgoing
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from tests.support.clock import look_again
@@ -23,10 +23,17 @@ LIMITS = {
 
 
 @pytest.fixture(autouse=True)
-def limits() -> Iterator[None]:
-    queues.use(Settings(queues=LIMITS))
-    yield
-    queues.use(Settings())
+def limited(rig: Rig) -> None:
+    use(rig, LIMITS)
+
+
+def use(rig: Rig, limits: dict[str, QueueSettings]) -> None:
+    rig.dispatcher._pace = Pace(admit=queues.admission(Settings(queues=limits)))
+
+
+async def claimed(rig: Rig) -> list[Outgoing]:
+    now, admit = rig.clock.now(), rig.dispatcher._pace.admit
+    return await rig.store.run(lambda session: claim(session, now, 9, 1, single=False, admit=admit))
 
 
 async def waits(rig: Rig, name: str, text: str) -> None:
@@ -67,9 +74,9 @@ async def test_another_runner_on_the_same_store_counts_the_turns_that_run(rig: R
         await rig.trail.saw("fire.accepted", 2)
     await rig.close()
     again = rig.again()
+    use(again, LIMITS)
     again.clock.advance(31)
-    found = await again.store.run(lambda session: claim(session, again.clock.now(), 9, 1, single=False))
-    assert found == []
+    assert await claimed(again) == []
     assert [outcome for outcome, *_ in await again.history("c")] == ["pending"]
     await again.close()
 
@@ -85,9 +92,7 @@ async def test_turns_of_a_queue_begin_evenly_spaced(rig: Rig, peer: Peer) -> Non
     moments = []
     for _ in range(60):
         rig.clock.advance(1)
-        now = rig.clock.now()
-        found = await rig.store.run(lambda session, now=now: claim(session, now, 9, 1, single=False))
-        moments += [(now - each.fire.due_at).total_seconds() for each in found]
+        moments += [(rig.clock.now() - each.fire.due_at).total_seconds() for each in await claimed(rig)]
     assert moments == [30, 60]
 
 
@@ -96,7 +101,7 @@ async def test_a_queue_without_limits_in_the_settings_stops_its_fires(rig: Rig, 
     async with rig.running():
         await rig.pass_time(60)
         await waits(rig, "digest", "queue gpux: config.toml has no [queues.gpux]")
-        queues.use(Settings(queues={"gpux": QueueSettings()}))
+        use(rig, {"gpux": QueueSettings()})
         rig.clock.advance(31)
         rig.dispatcher.wake()
         await peer.saw(1)
@@ -108,8 +113,7 @@ async def test_of_fires_that_are_due_together_the_highest_priority_goes_first(ri
     await rig.create("waits")
     rig.clock.advance(60)
     await rig.loop.tick()
-    found = await rig.store.run(lambda session: claim(session, rig.clock.now(), 9, 1, single=False))
-    named = [task.name for each in found for task in [await name_of(rig, each.fire.task_id)]]
+    named = [task.name for each in await claimed(rig) for task in [await name_of(rig, each.fire.task_id)]]
     assert (named[0], named[-1]) == ("first", "last")
 
 
@@ -123,8 +127,7 @@ async def test_a_runner_waits_while_another_one_admits_fires_of_the_queue(rig: R
     with psycopg.connect(rig.place) as other, psycopg.connect(rig.place, autocommit=True) as seen:
         seen.execute("INSERT INTO slots VALUES ('queue gpu', '', 0)")
         other.execute("SELECT FROM slots WHERE name = 'queue gpu' FOR UPDATE")
-        now = rig.clock.now()
-        claiming = asyncio.create_task(rig.store.run(lambda session: claim(session, now, 9, 1, single=False)))
+        claiming = asyncio.create_task(claimed(rig))
         while seen.execute(waits).fetchone() == (0,):
             await look_again()
         other.commit()

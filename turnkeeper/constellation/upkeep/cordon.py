@@ -4,7 +4,6 @@ The cordon of a home on files is a file, and its runtime confirms in another fil
 a database, a cordon is a row there, and the runtime confirms with its heartbeat. Both outlive every process.
 """
 
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -114,9 +113,10 @@ def _ended() -> NoReturn:
 
 def _read(path: Path) -> str:
     """Return a file's text, or an empty text if there is no file."""
-    with suppress(FileNotFoundError):
+    try:
         return path.read_text()
-    return ""
+    except FileNotFoundError:
+        return ""
 
 
 def _now() -> str:
