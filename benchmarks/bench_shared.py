@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from agent_runtime.model.lease import under
+from agent_runtime.store.leases import under
 from benchmarks.places import place
 from benchmarks.report import Section, ratio, spread
 from tests.support import postgres

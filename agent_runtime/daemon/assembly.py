@@ -29,13 +29,13 @@ from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.graphs import Graphs
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import audit
+from agent_runtime.store.turn_events import Signal
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools

@@ -20,9 +20,9 @@ from sqlalchemy import Connection
 
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
 from agent_runtime.model.fire_envelopes import Stamp
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import EncodedTrigger, Trigger, TriggerHeader, encode_trigger, identify, is_fire
 from agent_runtime.store import mail
+from agent_runtime.store.turn_events import Signal
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.event_log import EventLog, told_if_late

@@ -16,18 +16,18 @@ from sqlalchemy import Connection
 
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, NOT_AGENTS, Trigger, sendable
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.permissions.judge import RESTART, require
 from agent_runtime.store import mail
 from agent_runtime.store.idempotency import Call, once, refuse_ended
+from agent_runtime.store.turn_events import Signal
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
-from turnkeeper.bus.envelope import check_text
+from turnkeeper.bus.envelope import check_text, turn_id_of
 from turnkeeper.bus.event_log import EventLog
-from turnkeeper.bus.letters import LONGEST_MESSAGE, MOST_HOPS, turn_id_of
+from turnkeeper.bus.letters import LONGEST_MESSAGE, MOST_HOPS
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError

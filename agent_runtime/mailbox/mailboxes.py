@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agent_runtime.model.decide import Incoming
-from agent_runtime.model.lease import Lease
 from agent_runtime.model.trigger import NOT_AGENTS, EncodedTrigger, Trigger, TriggerHeader, from_envelope, header_of
+from agent_runtime.store.leases import Lease
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Encoded, Envelope, encoded

@@ -27,8 +27,8 @@ from agent_runtime.store import mail
 from agent_runtime.store.schema import delegations
 from agent_runtime.store.turn_reads import get_keys, get_turn
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus import acks, folders, letters
-from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus import acks, folders
+from turnkeeper.bus.envelope import Envelope, turn_id_of
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
@@ -197,7 +197,7 @@ class Outboxes:
 
 
 def _turn_of(letter: Envelope) -> str:
-    return letters.turn_id_of("agent", letter.idempotency_key)
+    return turn_id_of("agent", letter.idempotency_key)
 
 
 def _answer_of(letter: Envelope, item: mail.Delegation, parent: TurnRecord) -> Trigger:

@@ -20,16 +20,14 @@ from sqlalchemy import Connection
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
 from agent_runtime.model import trigger as triggers
 from agent_runtime.model.decide import Incoming
-from agent_runtime.model.lease import Lease
 from agent_runtime.store import leases, mail
-from agent_runtime.store.database import get_meta, set_meta
+from agent_runtime.store.leases import Lease, get_meta, set_meta
 from agent_runtime.store.schema import handover
 from agent_runtime.store.turn_reads import get_keys
-from turnkeeper.bus.envelope import Envelope, decode, encoded
+from turnkeeper.bus.envelope import Envelope, decode, encoded, turn_id_of
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.bus.folders import EnvelopeState
 from turnkeeper.bus.inbox import Claimed, Put
-from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError

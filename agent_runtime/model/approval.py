@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from turnkeeper.config import json_text
@@ -88,11 +89,6 @@ class AuthorDecision:
     decision: str
     message: str = ""
     args: Any = None
-
-
-def canonical(value: object) -> str:
-    """Return the canonical JSON text of a value: sorted keys, no spaces."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, kw_only=True)

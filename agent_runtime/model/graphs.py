@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.model.approval import canonical
 from agent_runtime.model.decide import TurnFacts
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import Trigger
 from turnkeeper.config.json_text import is_reserved
 from turnkeeper.errors import Conflict, meant

@@ -132,3 +132,8 @@ def stamp(at: datetime | None) -> Timestamp | None:
     carried = Timestamp()
     carried.FromMicroseconds(to_us(at))
     return carried
+
+
+def canonical(value: object) -> str:
+    """Return the canonical JSON text of a value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)

@@ -13,8 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_runtime.model.turn import Assignment, Category
-from turnkeeper.bus.envelope import Encoded, Envelope, check_text, encoded, wrapped
-from turnkeeper.bus.letters import turn_id_of
+from turnkeeper.bus.envelope import Encoded, Envelope, check_text, encoded, turn_id_of, wrapped
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 

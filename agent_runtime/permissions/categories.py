@@ -148,6 +148,8 @@ class Categories:
         if known is not None and _reads(f"{self._folder}/{name}.toml", known[0]):
             return known[1]
         path = self._folder / f"{name}.toml"
+        if _is_missing(path):
+            return self._shipped.get(name)
         try:
             text = read_text(path)
         except NotFound:
@@ -247,3 +249,13 @@ def _reads(path: str, text: bytes) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

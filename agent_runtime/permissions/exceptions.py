@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent_runtime.model.approval import GUARDED, RaisedInterrupt, canonical, is_earlier
+from agent_runtime.model.approval import GUARDED, RaisedInterrupt, is_earlier
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.turn import Category, InterruptRecord, TurnRecord
 from agent_runtime.permissions.judge import intersect
 from turnkeeper.errors import Conflict, InvalidInput

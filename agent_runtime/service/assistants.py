@@ -11,8 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from agent_runtime.model.approval import canonical
-from agent_runtime.model.mapping import stamp
+from agent_runtime.model.mapping import canonical, stamp
 from agent_runtime.store.schema import assistants
 from turnkeeper.config.json_text import check_configurable, read_object
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound

@@ -21,8 +21,7 @@ from agent_runtime.model.fire_envelopes import FireEnvelopes, Stamp
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import Categories
-from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
-from turnkeeper.bus.letters import turn_id_of
+from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text, turn_id_of
 from turnkeeper.config.home import AGENT
 from turnkeeper.config.json_text import check_configurable, read_object
 from turnkeeper.errors import Conflict, Degraded, InvalidInput, NotFound, TurnkeeperError, Unreachable

@@ -39,8 +39,8 @@ from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.worker import Worker
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
+from turnkeeper.bus.envelope import turn_id_of
 from turnkeeper.bus.event_log import EventLog
-from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy

@@ -11,8 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
-from agent_runtime.model.approval import canonical
-from agent_runtime.model.mapping import from_row, to_message
+from agent_runtime.model.mapping import canonical, from_row, to_message
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store import turn_reads
 from agent_runtime.store.schema import interrupts, thread_records, turns

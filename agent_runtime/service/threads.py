@@ -21,7 +21,7 @@ from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import handover
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus.letters import turn_id_of
+from turnkeeper.bus.envelope import turn_id_of
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings, staffed

@@ -1,4 +1,11 @@
-"""The owners of threads in a shared store, and the envelopes that an owner claims. Each function is one transaction.
+"""The right to write the runtime's store: the store's owner, and in a shared store the owners of threads.
+
+The table `meta` names the store (`incarnation`) and counts its owners (`epoch`). Each owner takes the next epoch, and
+each write checks that the epoch is still its own, so a superseded process changes nothing.
+
+If machines share the store, each thread has one owner at a time. The owner works on the thread under a lease, which
+each task and thread that it starts inherits. Each write checks in its own transaction that the epoch of the lease is
+current. Each function is one transaction.
 
 A process of the runtime is an owner while it renews its own row. It owns a thread from `take` until `release`, or until
 its row expires; then any process may take the thread, under the next epoch. Only the database's clock counts.
@@ -8,16 +15,17 @@ its row expires; then any process may take the thread, under the next epoch. Onl
     release   locks the row before it looks for waiting envelopes: without the lock it would miss a concurrent put
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, literal_column, or_, select, update
 
-from agent_runtime.model.lease import Fenced, Lease, current, under
-from agent_runtime.store.database import check_lease
 from agent_runtime.store.schema import envelopes, meta, owners, threads, turns
+from turnkeeper.errors import Conflict
 from turnkeeper.storage.server.handover import FIRE
 from turnkeeper.storage.statements import Statement, among, listed, now_us, one_of, upsert
 
@@ -25,6 +33,37 @@ T = TypeVar("T")
 LEASE_S = 15.0
 MOST_OF_THREAD = 64  # envelopes that an owner claims at a time
 MOST_LOOKED_AT = 512  # envelopes that a search for threads reads; many of them may belong to one thread
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The proof of ownership of a thread: the thread's id, and the epoch of this owner."""
+
+    thread_id: str
+    epoch: int
+
+
+class Fenced(Conflict):
+    """Another owner has taken the thread. The process stops its work for the thread, and this write changed nothing."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        super().__init__(f"another owner has taken the thread since epoch {lease.epoch}", where=lease.thread_id)
+
+
+def current() -> Lease | None:
+    """Return the lease of the running code; None if there is none."""
+    return _HELD.get()
+
+
+@contextmanager
+def under(lease: Lease | None) -> Iterator[None]:
+    """Run the block, and all tasks and threads that it starts, under a lease."""
+    before = _HELD.set(lease)
+    try:
+        yield
+    finally:
+        _HELD.reset(before)
 
 
 class Right:
@@ -258,3 +297,32 @@ _NOT_DEALT_WITH = or_(envelopes.c.state == "waiting", envelopes.c.state == "clai
 # The keys of the oldest unhandled envelopes.
 UNHANDLED = Statement(select(envelopes.c.key).where(_NOT_DEALT_WITH).order_by(envelopes.c.number).limit(10_000))
 _KNOWN = Statement(select(*_COLUMNS).where(among(envelopes.c.key, "keys"), envelopes.c.state != "quarantined"))
+
+
+def get_meta(connection: Connection, key: str) -> str:
+    """Return a fact about the store; empty if the fact is not set."""
+    return _META.value(connection, key=key) or ""
+
+
+def set_meta(connection: Connection, key: str, value: str) -> None:
+    """Write a fact about the store."""
+    connection.execute(upsert(meta, [meta.c.key], ["value"]).values(key=key, value=value))
+
+
+def take_lease(connection: Connection, drawn: str) -> tuple[str, int]:
+    """Take ownership of the store. Return its incarnation, which is `drawn` for a new store, and the new epoch."""
+    connection.execute(_COUNT)  # if several processes begin at once, the others wait here for the first one
+    connection.execute(upsert(meta, [meta.c.key]).values(key="incarnation", value=drawn))
+    return get_meta(connection, "incarnation"), int(get_meta(connection, "epoch"))
+
+
+def check_lease(connection: Connection, epoch: int) -> None:
+    """Raise Conflict if another process has taken over the store since `epoch`."""
+    if get_meta(connection, "epoch") != str(epoch):
+        raise Conflict("another process has taken over this store", where="epoch")
+
+
+_NEXT = sa.cast(sa.cast(meta.c.value, sa.BigInteger) + 1, sa.Text)
+_COUNT = upsert(meta, [meta.c.key], {"value": _NEXT}).values(key="epoch", value="1")
+_META = Statement(select(meta.c.value).where(meta.c.key == bindparam("key")))
+_HELD: ContextVar[Lease | None] = ContextVar("lease", default=None)

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from agent_runtime.model.approval import canonical
 from agent_runtime.model.decide import FINISHED
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.permissions.exceptions import StandingException

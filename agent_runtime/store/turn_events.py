@@ -15,6 +15,7 @@ because a graph that repeats a step after a crash reports the step under the sam
 written and no turn waits. An event contains names and ids, never texts or arguments of tools.
 """
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Collection, Sequence
@@ -25,13 +26,21 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from agent_runtime.model.decide import FINISHED, UNFINISHED
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import LONGEST_SUMMARY, KeyRecord, Said, TurnRecord
-from agent_runtime.store.database import get_meta, set_meta
+from agent_runtime.store.leases import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
-from turnkeeper.storage.server.handover import announce
-from turnkeeper.storage.statements import Statement, among, last_number, listed, of_server, storable, upsert
+from turnkeeper.storage.server.handover import OUTCOMES, notify
+from turnkeeper.storage.statements import (
+    Statement,
+    among,
+    last_number,
+    listed,
+    number_in_order,
+    of_server,
+    storable,
+    upsert,
+)
 from turnkeeper.times import from_us, to_us
 
 REVIEWS = ("PROPOSED", "CONTRADICTED", "REVIEWED")  # events of candidates and deviations, not states of a turn
@@ -110,6 +119,18 @@ def add_review(
         _ADD_OUTCOME.run(connection, **row, state=state, at_us=to_us(at), **said, **tokens)
 
 
+def announce(connection: Connection) -> bool:
+    """Number the rows that follow in the order of commits, and notify other processes. For a file, return False.
+
+    Other writers that number rows of the same store wait until this transaction ends, so a reader by number misses no
+    row.
+    """
+    if is_shared := of_server(connection):
+        number_in_order(connection)
+        notify(connection, [""], OUTCOMES)
+    return is_shared
+
+
 @dataclass(frozen=True, kw_only=True)
 class BridgedRecord:
     """An event inside a turn, with fields of the turn's row. Fields are named like the columns."""
@@ -138,6 +159,24 @@ def after(connection: Connection, sequence: int, names: Collection[str]) -> list
 def newest(connection: Connection) -> int:
     """Return the highest number that an event ever had. 0 if there was none."""
     return connection.execute(select(last_number(bridged_events.c.sequence))).scalar() or 0
+
+
+class Signal:
+    """A signal that wakes all waiters when there is news.
+
+    Call `next()` before you check for news; if there is none, wait for the event. Later notifications set the event.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Return the event that the next notification sets."""
+        return self._event
+
+    def notify(self) -> None:
+        due, self._event = self._event, asyncio.Event()
+        due.set()
 
 
 class EventSource:

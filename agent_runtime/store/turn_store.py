@@ -13,17 +13,16 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from sqlalchemy import Connection
 
 from agent_runtime.model import approval
-from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
+from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
-from agent_runtime.model.signal import Signal
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, Said, TurnRecord, Used
 from agent_runtime.permissions.exceptions import ForTask, StandingException
 from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
-from agent_runtime.store.database import take_lease
-from agent_runtime.store.leases import Right
+from agent_runtime.store.leases import Right, take_lease
 from agent_runtime.store.schema import audit, handover
-from agent_runtime.store.turn_events import EventSource, add_event
+from agent_runtime.store.turn_events import EventSource, Signal, add_event
 from turnkeeper.clock import Clock
 from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy

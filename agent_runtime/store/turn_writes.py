@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 
 from agent_runtime.model import approval
 from agent_runtime.model import trigger as triggers
-from agent_runtime.model.mapping import from_row
+from agent_runtime.model.mapping import canonical, from_row
 from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import Assignment, InterruptRecord, KeyRecord, Said, ToolUse, TurnRecord, Used, columns
 from agent_runtime.permissions.exceptions import ALLOWED_BY
@@ -64,7 +64,7 @@ def add_turn(
     number_in_order(connection)
     row = {
         "category": trigger.grant.name,
-        "grant_json": approval.canonical(trigger.grant.to_dict()),
+        "grant_json": canonical(trigger.grant.to_dict()),
         "trigger": "fire" if trigger.source == "fire" else "author",
         "prompt": storable(trigger.shown),
         "status": status,
@@ -116,7 +116,7 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
         "position": position,
         "role": line.role,
         "text": storable(line.text),  # a model may write lone surrogates
-        "tool_calls_json": storable(approval.canonical(calls)) if calls else "",
+        "tool_calls_json": storable(canonical(calls)) if calls else "",
         "tool_call_id": storable(line.tool_call_id),
         "at_us": to_us(at),
     }
@@ -157,8 +157,8 @@ def add_interrupts(
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
             channel=turn.channel,
-            args_json="" if item.args is None else storable(approval.canonical(item.args)),
-            arg_hashes_json=storable(approval.canonical(item.arg_hashes)),
+            args_json="" if item.args is None else storable(canonical(item.args)),
+            arg_hashes_json=storable(canonical(item.arg_hashes)),
             exception=0,
             status="pending",
             decision="",
@@ -183,7 +183,7 @@ def settle_interrupt(
             status="resolved",
             decision=decided.decision,
             message=storable(decided.message),
-            edited_json="" if decided.args is None else storable(approval.canonical(decided.args)),
+            edited_json="" if decided.args is None else storable(canonical(decided.args)),
             resolved_at_us=to_us(at),
             decided_by=by,
         )

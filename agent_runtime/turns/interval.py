@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from agent_runtime.graph.engine.protocol import Ended, Engines, Order, Step
-from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
+from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES, is_loop
 from agent_runtime.model.turn import Category, InterruptRecord, Said, TurnContext, TurnRecord, Used
 from agent_runtime.permissions.exceptions import ALLOWED_BY

@@ -17,9 +17,9 @@ from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import Waits
 from agent_runtime.model.decide import UNFINISHED, Action, Decision, Facts, Position, decide
-from agent_runtime.model.lease import Fenced
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
+from agent_runtime.store.leases import Fenced
 from agent_runtime.store.turn_reads import get_turn, is_cancelled, last_answer, newest_on_thread
 from agent_runtime.store.turn_store import Finished, Store, Transcript
 from agent_runtime.turns.exceptions import StandingExceptions

@@ -14,11 +14,11 @@ from sqlalchemy import Connection, func, select
 from agent_runtime.mailbox.acceptor import TerminalDeliveries
 from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.decide import Incoming
-from agent_runtime.model.lease import Fenced, under
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger, from_envelope, identify, sendable
+from agent_runtime.store.leases import Fenced, under
 from agent_runtime.store.mail import FOR_AUTHOR, Handoff, add_handoff, put_notes
 from agent_runtime.store.schema import keys
+from agent_runtime.store.turn_events import Signal
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import kept

@@ -236,6 +236,11 @@ class Definition:
         """True if the task fires for events as well as for scheduled times."""
         return self.on is not None and self.schedule.kind is not ScheduleKind.ON
 
+    @property
+    def is_self_paced(self) -> bool:
+        """True if the turns of the task ask for the next wake."""
+        return self.schedule.kind is ScheduleKind.DYNAMIC
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:

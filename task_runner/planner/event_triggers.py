@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from task_runner.model import task as model
 from task_runner.model.events import LIFECYCLE, Event
-from task_runner.planner import entries, self_paced
+from task_runner.planner import entries
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
 from task_runner.timetable import LEAST, Timetable
 
@@ -324,7 +324,7 @@ def supersede(
     """
     kept = snapshot.task.definition.on
     same_event = kept is not None and on is not None and kept.event == on.event
-    paced = self_paced.is_self_paced(snapshot.task.definition)
+    paced = snapshot.task.definition.is_self_paced
     unsent = {model.Outcome.PENDING, model.Outcome.WAITING} if paced else {model.Outcome.PENDING}
     gone = [
         fire

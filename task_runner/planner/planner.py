@@ -229,7 +229,7 @@ def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, l
         return _come_back(snapshot, timetable, task.wake_at)
     if task.state is not TaskState.ACTIVE:
         return _stopped(snapshot, timetable, now)
-    if not self_paced.is_self_paced(task.definition):
+    if not task.definition.is_self_paced:
         stepped, changed = event_triggers.next_step(task, snapshot.open, now, resumed=lately.resumed)
         return Plan(task=stepped, changed=changed, tail=snapshot.tail)
     stepped, wake = self_paced.next_step(task, snapshot.open, now)
@@ -239,7 +239,7 @@ def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, l
 def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
     """Withdraw the fires of a stopped task that a hold, a refusal or a failure made unsent again."""
     state, idle = snapshot.task.state, _idle(snapshot)
-    if state not in _STOPPED and not (state in _ENDED and self_paced.is_self_paced(snapshot.task.definition)):
+    if state not in _STOPPED and not (state in _ENDED and snapshot.task.definition.is_self_paced):
         return idle
     withdrawn = withdraw(snapshot, timetable, state.value, now, manual=state is not TaskState.PAUSED)
     if not withdrawn.changed:

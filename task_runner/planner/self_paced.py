@@ -26,11 +26,6 @@ _ENDED = frozenset({model.TaskState.DONE, model.TaskState.EXPIRED, model.TaskSta
 _SECOND = timedelta(seconds=1)
 
 
-def is_self_paced(definition: model.Definition) -> bool:
-    """Return True if a task is self-paced: its turns ask for the next wake."""
-    return definition.schedule.kind is model.ScheduleKind.DYNAMIC
-
-
 def check_if_silent(text: str) -> str:
     """Return the normal form of `if_silent`: end, wait or a duration. Raises InvalidInput for any other text."""
     if text in {END, WAIT}:
@@ -185,9 +180,9 @@ def resumed(task: model.Task) -> model.Task:
 def edited(old: model.Task, definition: model.Definition, now: datetime) -> model.Pacing | None:
     """Return the pacing of a task under a new definition. Keep the old pacing unless the first wake changed."""
     before = old.pacing
-    if not is_self_paced(definition):
+    if not definition.is_self_paced:
         return before and model.replace(before, armed_at=None)
-    if before is None or not is_self_paced(old.definition):
+    if before is None or not old.definition.is_self_paced:
         return begun(definition, now, before.iteration if before else 0)
     if before.iteration == 0 and definition.first != old.definition.first:
         return begun(definition, now)
@@ -220,7 +215,7 @@ def withdrawn(task: model.Task, fires: Sequence[model.Fire], reason: str) -> mod
     """Return a task's pacing after unsent fires were withdrawn. Re-arm a withdrawn wake unless the task ended."""
     wake = next((fire for fire in fires if fire.kind is model.FireKind.WAKE), None)
     pacing = task.pacing
-    over = task.state in _ENDED or not is_self_paced(task.definition)
+    over = task.state in _ENDED or not task.definition.is_self_paced
     if wake is None or pacing is None or pacing.armed_at is not None or over:
         return pacing
     return model.replace(pacing, armed_at=wake.nominal_at, why=f"{wake.fire_id} was withdrawn unsent: {reason}")

@@ -44,7 +44,7 @@ def frozen_request(task: Task, at_home: str) -> bytes:
     for name in _ON_APPROVALS:
         if (after := getattr(definition, name)) is not None:
             setattr(request, f"{name}_s", int(after.total_seconds()))
-    if self_paced.is_self_paced(definition) and not model.HOSTED.fullmatch(definition.agent):
+    if definition.is_self_paced and not model.HOSTED.fullmatch(definition.agent):
         again, end = (
             f"turnkeeper{at_home} loop {how}" for how in (f"reschedule {task.id} SECONDS", f"delete {task.id} --yes")
         )
@@ -155,7 +155,7 @@ def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reach
     if not ended:
         return plan(snapshot, timetable, now, reachable=reachable, lately=lately)
     task, why = settle_up(snapshot.task, ended)
-    if self_paced.is_self_paced(task.definition):
+    if task.definition.is_self_paced:
         task, slower = self_paced.turns_ended(task, ended)
         why = why or slower[:LONGEST_REASON]
     snapshot = replace(snapshot, task=task)

@@ -7,7 +7,7 @@ from task_runner.model.task import Fire, FireKind, Revision, Snapshot, TaskState
 from task_runner.planner import entries
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import timetable_of
-from task_runner.planner.self_paced import is_self_paced, whole
+from task_runner.planner.self_paced import whole
 from task_runner.scheduler.planning import LARGEST_BATCH
 from task_runner.store.store import Session
 from task_runner.timetable import LEAST, Timetable
@@ -41,7 +41,7 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
             # A wake is relative to the end of a turn, so it keeps the delay that it had before the clock step.
             left = max(timedelta(0), task.pacing.armed_at - task.cursor_at)
             moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
-        if is_self_paced(task.definition):
+        if task.definition.is_self_paced:
             moved = replace(moved, rewound_until=None)  # a self-paced task has no times that recur
         session.fires.write_plans([entries.Plan(task=moved, tail=_tail(session, snapshot))], {})
         events += [

@@ -127,7 +127,7 @@ def update(
     )
     same_times = timetable_of(definition) == timetable_of(task.definition)
     session.tasks.revise(revised, now, ends_tail=not same_times, by=by)
-    paced = self_paced.is_self_paced(definition) and self_paced.is_self_paced(task.definition)
+    paced = definition.is_self_paced and task.definition.is_self_paced
     if not paced and _waits_for(definition) != _waits_for(task.definition):
         fresh = replace(_snapshot(session, task.id), task=revised)
         gone = event_triggers.supersede(fresh, timetable_of(definition), now, task.definition.on)
@@ -219,7 +219,7 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
         return Changed(task=task)
     if task.state not in states:
         hint = "enable it with: turnkeeper task enable" if task.state is TaskState.DISABLED else ""
-        if self_paced.is_self_paced(task.definition) and task.state not in _STOPPED:
+        if task.definition.is_self_paced and task.state not in _STOPPED:
             hint = "set when it wakes: turnkeeper loop reschedule"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     return _go_on(session, task, now, replay=replay)
@@ -411,7 +411,7 @@ def _new_task_like(
 
 def _new_task(spec: wire.TaskSpec, task_id: model.TaskId, defaults: Defaults, now: datetime) -> Task:
     definition = parse_spec(spec, defaults, now, own_id=task_id)
-    pacing = self_paced.begun(definition, now) if self_paced.is_self_paced(definition) else None
+    pacing = self_paced.begun(definition, now) if definition.is_self_paced else None
     wake_at = pacing.armed_at if pacing else timetable_of(definition).next_after(now)
     if definition.on is not None:
         wake_at = wake_at or now
@@ -442,7 +442,7 @@ def _check_room(session: Session, new: Sequence[Task]) -> None:
 def _begins_again(task: Task, definition: Definition) -> bool:
     """Return whether an edit reactivates an ended task. An ended self-paced task is reactivated by a reschedule."""
     ended = task.state in {TaskState.DONE, TaskState.EXPIRED}
-    return ended and not (self_paced.is_self_paced(task.definition) and self_paced.is_self_paced(definition))
+    return ended and not (task.definition.is_self_paced and definition.is_self_paced)
 
 
 def _waits_for(definition: Definition) -> tuple[object, ...]:
@@ -484,7 +484,7 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
     """
     task = find_living(session, name)
     called, definition = task.definition.name, task.definition
-    if not self_paced.is_self_paced(definition):
+    if not definition.is_self_paced:
         what = f"{called!r} is not self-paced: its schedule determines its next fire"
         raise Conflict(what, hint="change the schedule with: turnkeeper task edit")
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:

@@ -9,7 +9,6 @@ from task_runner.model import task as model
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
 from task_runner.planner import event_triggers, overlap
 from task_runner.planner.schedule import describe, due_of, timetable_of
-from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.causes import cause_of, lasting
 from task_runner.service.changes import find
 from task_runner.service.explained_time import in_force, time_in_question
@@ -131,7 +130,7 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
         now=now,
         entries=entries,
         notes=_notes(session, _of_events(entries)),
-        newest=session.fires.history(task.id, _NEWEST) if is_self_paced(in_force(revisions, at).definition) else (),
+        newest=session.fires.history(task.id, _NEWEST) if in_force(revisions, at).definition.is_self_paced else (),
         open=snapshot.open,
         unanswered=session.fires.unanswered_at(task.id, at),
         newest_meant=not request.at,
@@ -200,7 +199,7 @@ def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
 
 def explained(asked: Question) -> Explanation:
     """Return the past or future outcome of a time."""
-    if not asked.is_before_creation and is_self_paced(asked.definition):
+    if not asked.is_before_creation and asked.definition.is_self_paced:
         return _of_self_paced(asked)
     if not asked.is_before_creation and asked.definition.schedule.kind is ScheduleKind.ON:
         return _of_event_task(asked)
@@ -295,7 +294,7 @@ def _stopped(task: Task) -> Explanation | None:
         TaskState.DONE: "The task is done and does not fire again.",
         TaskState.EXPIRED: "The task has ended: its schedule names no more times within its bounds.",
     }
-    if task.id.startswith("loop-") or is_self_paced(task.definition):
+    if task.id.startswith("loop-") or task.definition.is_self_paced:
         lines[TaskState.DISABLED] = f"The loop is stopped. {skipped} resumed."
     if task.state not in lines:
         return None

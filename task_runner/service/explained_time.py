@@ -7,7 +7,6 @@ from typing import NamedTuple
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import FireKind, Revision, Task, TaskState
 from task_runner.planner.schedule import timetable_of
-from task_runner.planner.self_paced import is_self_paced
 from task_runner.store.store import Session
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
@@ -75,7 +74,7 @@ def _nearest(session: Session, task: Task, hour: tuple[int, int], now: datetime)
 def _newest(session: Session, task: Task, now: datetime) -> datetime:
     """Return the newest time that was due; if there is none, return the next one."""
     this_second = now.replace(microsecond=0)
-    if is_self_paced(task.definition):
+    if task.definition.is_self_paced:
         return this_second
     if task.definition.on is not None and not task.definition.is_hybrid:
         event = session.events.newest(task.id)

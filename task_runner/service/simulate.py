@@ -96,7 +96,7 @@ class _Life:
     def begin(cls, task_id: str, definition: Definition, span: Span) -> "_Life":
         timetable = timetable_of(definition)
         before = span.start - _LEAST
-        pacing = self_paced.begun(definition, span.start) if self_paced.is_self_paced(definition) else None
+        pacing = self_paced.begun(definition, span.start) if definition.is_self_paced else None
         task = Task(
             id=TaskId(task_id),
             definition=definition,

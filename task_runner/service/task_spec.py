@@ -294,7 +294,7 @@ _READ = tuple(field for field in DIRECT if field.name not in _ONLY_SELF_PACED)
 
 def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
     """Add the fields of a self-paced task to a definition, if it is self-paced. Raises InvalidInput."""
-    if not self_paced.is_self_paced(definition):
+    if not definition.is_self_paced:
         if given := next((name for name in _ONLY_SELF_PACED if spec.HasField(name)), ""):  # type: ignore[arg-type]
             raise InvalidInput("is only for a self-paced task", where=given, hint="omit it, or use dynamic")
         if hourly := [key for key, _ in definition.budget if key in budgets.HOURLY]:

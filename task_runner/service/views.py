@@ -62,7 +62,7 @@ def show_task(
         missed=task.missed,
         revision=task.revision,
     )
-    if self_paced.is_self_paced(task.definition) and task.pacing is not None:
+    if task.definition.is_self_paced and task.pacing is not None:
         shown.iteration = task.pacing.iteration
         stamp(shown.armed_at, task.pacing.armed_at)
         shown.put_off = task.pacing.put_off if task.pacing.armed_at is not None else ""
@@ -151,7 +151,7 @@ def previewed(definition: Definition, after: datetime, count: int, task: Task | 
     """
     if task is not None and task.state is TaskState.PAUSED:
         after = max(after, task.wake_at or after)
-    if not self_paced.is_self_paced(definition):
+    if not definition.is_self_paced:
         return upcoming(definition, after, count, task.id if task else "")
     pacing = self_paced.edited(task, definition, after) if task else self_paced.begun(definition, after)
     if pacing is None or pacing.armed_at is None or (task and task.state not in _LIVING):

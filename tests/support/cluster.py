@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, update
 
-from agent_runtime.model.lease import Lease
 from agent_runtime.store import leases, schema
 from agent_runtime.store.database import open_database
+from agent_runtime.store.leases import Lease
 from turnkeeper.storage.server.handover import SCHEMA
 from turnkeeper.storage.server.url import in_schema
 

@@ -7,6 +7,7 @@ Every parser must read the same content: no duplicate keys, no NaN, no infinity,
 Source: RFC 7493 (I-JSON) for the rules; the bounds are ours.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from html import escape
+from json.encoder import encode_basestring_ascii as quote
 from typing import Any, NamedTuple, NoReturn
 
 from turnkeeper.errors import InvalidInput
@@ -378,3 +380,13 @@ def _finite_float(digits: str) -> float:
 _STRICT = json.JSONDecoder(
     object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite_float
 )
+
+
+def turn_id_of(*parts: str | int) -> str:
+    """Return the id of the turn for an attempt of a fire or for the request of a message.
+
+    >>> turn_id_of("task-00000001@x", 1)
+    'turn-8ddc61531901bed8'
+    """
+    written = ",".join([quote(part) if isinstance(part, str) else str(part) for part in parts])
+    return f"turn-{hashlib.sha256(f'[{written}]'.encode()).hexdigest()[:16]}"

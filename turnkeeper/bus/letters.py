@@ -1,12 +1,11 @@
-"""Letters: files that an agent outside the runtime sends through its outbox, and the ids derived from a letter."""
+"""Letters: files that an agent outside the runtime sends through its outbox, and the keys derived from a letter."""
 
 import hashlib
 import json
 import os
-from json.encoder import encode_basestring_ascii as quote
 
 from turnkeeper.bus.durable_writes import Names
-from turnkeeper.bus.envelope import Envelope, encode
+from turnkeeper.bus.envelope import Envelope, encode, turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
@@ -14,16 +13,6 @@ from turnkeeper.storage.files import SystemFiles, create, machine_errors
 
 LONGEST_MESSAGE = 256 << 10  # most bytes of text in a letter between agents
 MOST_HOPS = 8  # most messages in one exchange, counted from the message of the author or of the fire
-
-
-def turn_id_of(*parts: str | int) -> str:
-    """Return the id of the turn for an attempt of a fire or for the request of a message.
-
-    >>> turn_id_of("task-00000001@x", 1)
-    'turn-8ddc61531901bed8'
-    """
-    written = ",".join([quote(part) if isinstance(part, str) else str(part) for part in parts])
-    return f"turn-{hashlib.sha256(f'[{written}]'.encode()).hexdigest()[:16]}"
 
 
 def letter_key(sender: str, given: str, name: str = "") -> str:

@@ -5,14 +5,12 @@ contains the invalid field in `google.rpc.BadRequest`, and the advice in `google
 reports trouble of the server's machine.
 """
 
-import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
 from google.protobuf import any_pb2
-from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -121,76 +119,3 @@ def _details(error: grpc.RpcError) -> tuple[str, str, type[errors.MachineTrouble
             elif packed.Unpack(info):
                 trouble = _TROUBLES.get(info.reason, errors.MachineTrouble)
     return where, hint, trouble
-
-
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """The interceptor that converts TurnkeeperError or machine trouble in a handler to a gRPC status.
-
-    Any other exception is our bug: the caller gets an internal error, and the log gets the traceback. A request with a
-    negative `limit` is refused before its handler runs.
-    """
-
-    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        forms = _reading(handler.request_deserializer), handler.response_serializer
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(_guard_unary(handler.unary_unary), *forms)
-        if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(_guard_stream(handler.unary_stream), *forms)
-        return handler
-
-
-def _typed(error: Exception) -> errors.TurnkeeperError:
-    """Convert any exception to one of our errors. Log the traceback if it is a bug."""
-    found = error if isinstance(error, errors.TurnkeeperError) else errors.machine_trouble(error)
-    if found is None:
-        logging.getLogger(__name__).error("a call failed", exc_info=error)
-        what = f"failed by a mistake of its own ({type(error).__name__})"
-        found = errors.TurnkeeperError(what, hint="its log says more: turnkeeper logs")
-    return found
-
-
-class _Malformed:
-    """A request that cannot be parsed as a message of the contract. gRPC itself would report an unknown error."""
-
-
-def _reading(deserializer: Any) -> Any:
-    def read(data: bytes) -> Any:
-        try:
-            return deserializer(data)
-        except DecodeError:
-            return _Malformed()
-
-    return read if deserializer is not None else None
-
-
-def _check(request: Any) -> None:
-    if isinstance(request, _Malformed):
-        raise errors.InvalidInput("is not a message of this method", where="request")
-    if getattr(request, "limit", 0) < 0:
-        raise errors.InvalidInput("is negative", where="limit")
-
-
-def _guard_unary(behaviour: Any) -> Any:
-    async def call(request: Any, context: Any) -> Any:
-        try:
-            _check(request)
-            return await behaviour(request, context)
-        except Exception as error:  # noqa: BLE001  its caller is told of it
-            await context.abort_with_status(to_status(_typed(error)))
-
-    return call
-
-
-def _guard_stream(behaviour: Any) -> Any:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        try:
-            _check(request)
-            async for item in behaviour(request, context):
-                yield item
-        except Exception as error:  # noqa: BLE001  its caller is told of it
-            await context.abort_with_status(to_status(_typed(error)))
-
-    return call

@@ -1,12 +1,14 @@
 """A gRPC server on a Unix socket that only the owner can reach."""
 
 import asyncio
+import logging
 import stat
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
@@ -16,9 +18,9 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.home import Home
 from turnkeeper.config.started import write_start
 from turnkeeper.config.surfaces import imported, surfaces
-from turnkeeper.errors import exit_code_of
+from turnkeeper.errors import InvalidInput, TurnkeeperError, exit_code_of, machine_trouble
 from turnkeeper.rpc.callers import Door, socket_id
-from turnkeeper.rpc.errors import ErrorInterceptor
+from turnkeeper.rpc.errors import to_status
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock, ReaderLock, identity_of
 
@@ -115,6 +117,79 @@ class UnixServer:
             raise
         self._bound = bound
         return server
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """The interceptor that converts TurnkeeperError or machine trouble in a handler to a gRPC status.
+
+    Any other exception is our bug: the caller gets an internal error, and the log gets the traceback. A request with a
+    negative `limit` is refused before its handler runs.
+    """
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        forms = _reading(handler.request_deserializer), handler.response_serializer
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(_guard_unary(handler.unary_unary), *forms)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(_guard_stream(handler.unary_stream), *forms)
+        return handler
+
+
+def _typed(error: Exception) -> TurnkeeperError:
+    """Convert any exception to one of our errors. Log the traceback if it is a bug."""
+    found = error if isinstance(error, TurnkeeperError) else machine_trouble(error)
+    if found is None:
+        logging.getLogger(__name__).error("a call failed", exc_info=error)
+        what = f"failed by a mistake of its own ({type(error).__name__})"
+        found = TurnkeeperError(what, hint="its log says more: turnkeeper logs")
+    return found
+
+
+class _Malformed:
+    """A request that cannot be parsed as a message of the contract. gRPC itself would report an unknown error."""
+
+
+def _reading(deserializer: Any) -> Any:
+    def read(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return _Malformed()
+
+    return read if deserializer is not None else None
+
+
+def _check(request: Any) -> None:
+    if isinstance(request, _Malformed):
+        raise InvalidInput("is not a message of this method", where="request")
+    if getattr(request, "limit", 0) < 0:
+        raise InvalidInput("is negative", where="limit")
+
+
+def _guard_unary(behaviour: Any) -> Any:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            _check(request)
+            return await behaviour(request, context)
+        except Exception as error:  # noqa: BLE001  its caller is told of it
+            await context.abort_with_status(to_status(_typed(error)))
+
+    return call
+
+
+def _guard_stream(behaviour: Any) -> Any:
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            _check(request)
+            async for item in behaviour(request, context):
+                yield item
+        except Exception as error:  # noqa: BLE001  its caller is told of it
+            await context.abort_with_status(to_status(_typed(error)))
+
+    return call
 
 
 class Observers:

@@ -11,12 +11,12 @@ from agent_runtime.daemon.cluster.runs import RUNS, Relay, RunRelay
 from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
 from agent_runtime.model.graphs import Catalog
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import read_again, read_fire
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import audit
+from agent_runtime.store.turn_events import Signal
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import SharedClock
 from turnkeeper.errors import Conflict, InvalidInput, NotFound

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from agent_runtime.graph.checkpointer.rows import Connection, Rows, add
-from agent_runtime.model.lease import Lease
+from agent_runtime.store.leases import Lease
 from turnkeeper.storage.database import Call, WorkerThread
 
 Work = Rows | Callable[[Any], Any]

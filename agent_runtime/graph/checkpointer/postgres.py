@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 
 from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased
 from agent_runtime.graph.checkpointer.rows import check_columns, continue_ids
-from agent_runtime.model.lease import Fenced, Lease
+from agent_runtime.store.leases import Fenced, Lease
 from turnkeeper.errors import Unreachable, unopened
 from turnkeeper.storage.database import Call
 from turnkeeper.storage.server.handover import CHECKPOINTS

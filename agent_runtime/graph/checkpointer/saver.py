@@ -18,7 +18,7 @@ from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.encoding import Encoding, place_of, refuse_long, refuse_nul
 from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased, Work
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
-from agent_runtime.model.lease import current
+from agent_runtime.store.leases import current
 from turnkeeper.config.surfaces import required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage.database import WorkerThread

@@ -21,8 +21,8 @@ from agent_runtime.graph.engine import inputs, model_output, patches, questions,
 from agent_runtime.graph.engine.protocol import CALLED, Answers, Continue, Ended, Engine, Input, OnStep, Order, Step
 from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
-from agent_runtime.model.approval import canonical
 from agent_runtime.model.decide import Position, ThreadState
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import TurnContext, Used
 from turnkeeper.config.surfaces import offered, required

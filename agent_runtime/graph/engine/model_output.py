@@ -30,8 +30,8 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import GraphBubbleUp
 
 from agent_runtime.graph.context import bound
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import MODEL, TurnContext, Used, by_model, totals, used_by, used_from
+from agent_runtime.store.turn_events import Signal
 
 # Keys in the artifact of a subagent's report: tokens read and written; the same tokens by model.
 SUBAGENT_TOKENS, SUBAGENT_MODELS = "turnkeeper_tokens", "turnkeeper_models"

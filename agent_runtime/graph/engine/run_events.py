@@ -19,8 +19,8 @@ from langgraph.constants import TAG_HIDDEN
 
 from agent_runtime.graph.engine.states import shown_metadata, to_json
 from agent_runtime.model.decide import FINISHED
-from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import TurnContext
+from agent_runtime.store.turn_events import Signal
 
 MOST_EVENTS = 5_000  # most events of a thread
 MOST_CHARACTERS = 32 << 20  # most bytes of all data of a thread

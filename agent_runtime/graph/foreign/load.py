@@ -37,8 +37,8 @@ from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
 from agent_runtime.graph.foreign.project import Reference, absolute_text, digest_of, find_graph, found_at
 from agent_runtime.graph.foreign.store import LentStore, StoreSettings, read_store, store_report
 from agent_runtime.graph.guard import shared_names, watched
-from agent_runtime.model.approval import canonical
 from agent_runtime.model.graphs import Assistant
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
 from agent_runtime.workspace.memory import Namespaces

@@ -27,7 +27,8 @@ from langgraph.store.base import BaseStore
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from agent_runtime.graph.guard.identity import attributes, content_digest, exact_text
-from agent_runtime.model.approval import DEEPEST_ARGS, canonical
+from agent_runtime.model.approval import DEEPEST_ARGS
+from agent_runtime.model.mapping import canonical
 
 MOST_ITEMS_SHOWN = 1000  # most items of an array
 MOST_BITS_IN_DIGITS = 10_000  # Python refuses to convert much longer numbers to decimal

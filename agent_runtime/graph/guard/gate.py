@@ -32,6 +32,7 @@ from agent_runtime.graph.context import Content, ToolSpec, bound, current_turn, 
 from agent_runtime.graph.guard.arguments import write
 from agent_runtime.graph.guard.identity import Identity, identity
 from agent_runtime.model import approval
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
@@ -68,7 +69,7 @@ def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
     """Return an id for a call without an id; the id stays the same if its node is run again."""
     written = write(args)
     about = written.shown if written.plain and not written.problem else written.digest
-    return direct_id(approval.canonical([at, name, about]))
+    return direct_id(canonical([at, name, about]))
 
 
 def direct_id(about: str) -> str:

@@ -41,7 +41,7 @@ from sqlalchemy import Connection
 
 from agent_runtime.graph.context import bound, lifetime
 from agent_runtime.graph.guard import arguments, gate, overrides
-from agent_runtime.model.approval import canonical
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.turn import ToolUse, TurnContext, Verdict
 from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import get_turn

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from agent_runtime.graph.offline.conversation import digest, give_up, reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Rule, Step
-from agent_runtime.model.approval import canonical
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.turn import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.config.surfaces import offered

@@ -8,7 +8,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from agent_runtime.model.lease import under
+from agent_runtime.store.leases import under
 from tests.support.cluster import taken
 from tests.support.postgres import Places
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, insert, text
 
-from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
+from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt
+from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import Category, TurnRecord, used_by
 from agent_runtime.store import exceptions, mail, schema, turn_reads, turn_writes

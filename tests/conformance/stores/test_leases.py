@@ -13,15 +13,14 @@ import pytest
 from sqlalchemy import Connection, insert, select, text, update
 
 from agent_runtime.mailbox.shared import Ownership
-from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store import leases, schema, turn_events
-from agent_runtime.store.database import MIGRATIONS, set_meta
-from agent_runtime.store.leases import Right
+from agent_runtime.store.database import MIGRATIONS
+from agent_runtime.store.leases import Fenced, Lease, Right, current, set_meta, under
+from agent_runtime.store.turn_events import announce
 from tests.integration.cluster.test_interleavings import Party, party
 from tests.support.clock import ManualClock
 from tests.support.cluster import Do, doing, end_lease, taken
 from tests.support.postgres import Places
-from turnkeeper.storage.server.handover import announce
 from turnkeeper.storage.statements import now_us
 
 AT = ManualClock().now()

@@ -18,7 +18,8 @@ from pydantic import SecretStr
 from agent_runtime.graph.guard.arguments import Written
 from agent_runtime.graph.guard.gate import code_of
 from agent_runtime.graph.guard.identity import Identity
-from agent_runtime.model.approval import canonical, read_interrupt
+from agent_runtime.model.approval import read_interrupt
+from agent_runtime.model.mapping import canonical
 from agent_runtime.permissions.categories import Categories
 from tests.integration.runtime.attacks import NO_BINDING, Effects, Field, _noted, _of_node, attack
 from tests.integration.runtime.harness import STATES

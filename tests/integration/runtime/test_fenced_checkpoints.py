@@ -11,8 +11,8 @@ from sqlalchemy import Connection, text
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.engine import patches
-from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases
+from agent_runtime.store.leases import Fenced, Lease, under
 from tests.integration.runtime.test_checkpointer import META, holding
 from tests.support.clock import look_again
 from tests.support.cluster import Do, doing, end_lease, taken

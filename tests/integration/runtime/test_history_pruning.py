@@ -9,8 +9,8 @@ import pytest
 from langchain_core.messages import AIMessage
 from sqlalchemy import Connection, func, select, update
 
-from agent_runtime.model.lease import Fenced
 from agent_runtime.store import leases, schema
+from agent_runtime.store.leases import Fenced
 from agent_runtime.turns.pruning import Pruner, prune_shared
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.clock import look_again

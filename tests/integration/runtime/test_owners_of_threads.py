@@ -14,9 +14,9 @@ from agent_runtime.cli.chat import conversation
 from agent_runtime.graph.checkpointer import saver
 from agent_runtime.mailbox.outboxes import open_requests
 from agent_runtime.mailbox.shared import Ownership
-from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases, schema
 from agent_runtime.store.database import open_database
+from agent_runtime.store.leases import Fenced, Lease, under
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns import lanes, turns, worker
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon

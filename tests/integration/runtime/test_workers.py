@@ -15,8 +15,8 @@ from tests.integration.runtime.harness import STATES, Bench, look_again, soon
 from tests.integration.runtime.test_terminal_deliveries import Reader
 from tests.support.scripted import calls
 from turnkeeper.bus.acks import read_acks
-from turnkeeper.bus.envelope import Envelope, decode, with_sender
-from turnkeeper.bus.letters import MOST_HOPS, turn_id_of
+from turnkeeper.bus.envelope import Envelope, decode, turn_id_of, with_sender
+from turnkeeper.bus.letters import MOST_HOPS
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import agent_runtime_pb2 as wire

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnkeeper.bus.letters import turn_id_of
+from turnkeeper.bus.envelope import turn_id_of
 from turnkeeper.config.surfaces import required
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway import streams

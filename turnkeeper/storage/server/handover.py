@@ -147,17 +147,6 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
     return Handover(envelopes, owners, sa.Table("cancels", metadata, *columns, sa.Column("at_us", sa.BigInteger)))
 
 
-def announce(connection: sa.Connection) -> bool:
-    """Number the rows that follow in the order of commits, and notify other processes.
-
-    For a file, do nothing and return False. Other writers that number rows of the same store wait until this
-    transaction ends, so a reader by number misses no row.
-    """
-    statements.number_in_order(connection)
-    notify(connection, [""], OUTCOMES)
-    return statements.of_server(connection)
-
-
 def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
     """After the transaction is committed, notify other processes that envelopes wait for these threads."""
     if statements.of_server(connection):
