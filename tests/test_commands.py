@@ -229,6 +229,22 @@ def test_an_unknown_command_is_answered_with_what_may_be_meant(argv: tuple[str, 
     assert (code, said, hint in error) == (2, "", True)
 
 
+def test_other_words_for_a_command_are_taken_but_not_listed(capsys: Any) -> None:
+    for group in ("task", "deliver", "hooks", "folders", "peers"):
+        code, said, _ = outcome(group, "--help", capsys=capsys)
+        assert (code, "remove" in said, "enable " in said) == (0, False, False)
+        assert helped(group, "remove", capsys=capsys) == helped(group, "delete", capsys=capsys)
+    for word in ("unpause", "enable"):
+        assert helped("task", word, capsys=capsys) == helped("task", "resume", capsys=capsys)
+    assert "Overwrite a person's texts" in outcome("erase", "-h", capsys=capsys)[1], "a command is not an alias"
+
+
+def helped(*words: str, capsys: Any) -> str:
+    code, said, _ = outcome(*words, "-h", capsys=capsys)
+    assert code == 0
+    return said.partition("\n")[2]
+
+
 def test_a_package_is_imported_when_a_command_of_it_is_used_and_not_before() -> None:
     code = """
 import sys

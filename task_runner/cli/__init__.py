@@ -23,9 +23,8 @@ _LOOK = {
 _FIRE = {
     "state:run": "Fire a task now, in addition to its schedule.",
     "state:pause": "Pause a task.",
-    "state:resume": "Resume a paused task.",
-    "state:disable": "Stop a task from firing until it is enabled.",
-    "state:enable": "Enable a disabled task, on the same thread.",
+    "state:resume": "Resume a paused or disabled task, on the same thread.",
+    "state:disable": "Stop a task from firing until it is resumed.",
     "state:cancel": "Stop a task from firing and cancel its running turn at its next await.",
     "state:tick": "Plan the tasks that are due now, then exit.",
 }

@@ -85,14 +85,15 @@ def state_of(row: Mapping[str, Any]) -> str:
 
 
 def note_if_idle(task: Any) -> None:
-    """Note that an inactive task does not fire at the times just printed, and how to change that."""
+    """Note that a task does not fire at the times just printed, or that its next fire waits for a decision."""
     if task.HasField("paused_until"):
-        end = local(time(task, "paused_until"))
-        console.note(f"{task.spec.name} is paused until {end}, and fires at later times")
-    elif task.state not in {"", "active"}:
-        remedy = {"paused": "resume", "disabled": "enable"}.get(task.state)
-        told = f"these times; first: turnkeeper task {remedy} {task.spec.name}" if remedy else "these times"
-        console.note(f"{task.spec.name} is {in_words(task.state, loop=is_loop(task))} and does not fire at {told}")
+        console.note(f"{task.spec.name} is paused until {local(time(task, 'paused_until'))}, and fires at later times")
+    elif task.state in {"interrupted", "held"}:
+        console.note(f"{task.spec.name} waits for your decision, and its next fire waits too: turnkeeper triage")
+    elif task.state not in {"", "active", "running", "waiting"}:
+        state, name = in_words(task.state, loop=is_loop(task)), task.spec.name
+        again = "" if task.state in {"done", "expired", "deleted"} else f"; first: turnkeeper task resume {name}"
+        console.note(f"{name} is {state} and does not fire at these times{again}")
 
 
 def outcome_column(header: str, key: str, **looks: Any) -> console.Column:

@@ -33,6 +33,7 @@ def list_(
     category: Annotated[str, typer.Option(help="Only tasks of this category.")] = "",
     channel: Annotated[str, typer.Option(help="Only tasks of this channel.", autocompletion=complete_channel)] = "",
     state: Annotated[str, typer.Option(help="Only tasks in this state.")] = "",
+    outcome: Annotated[str, typer.Option(help="Only tasks whose last fire has this outcome.")] = "",
     tag: Annotated[list[str] | None, typer.Option(help="Only tasks with this label, as key=value.")] = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh the list every two seconds.")] = False,
     follow: Annotated[bool, typer.Option(help="Then print each change to a task when it happens.")] = False,
@@ -47,6 +48,7 @@ def list_(
     request = wire.ListTasksRequest(
         category=category, channel=channel, state=from_words(state), tags=tags_of(tag or []), limit=limit, cursor=cursor
     )
+    request.outcome = from_words(outcome)
     if follow:
         follow_changes(request, output)
     console.show_again(lambda now: _show_answer(runner().call(request), now, output), watch=watch)
@@ -74,10 +76,11 @@ def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> No
 
 
 def _passes(task: Any, request: wire.ListTasksRequest) -> bool:
-    asked = {"category": request.category, "channel": request.channel}
-    fits = all(not value or getattr(task.spec, key) == value for key, value in asked.items())
+    has = {name: getattr(task.spec, name) for name in ("category", "channel")}
+    has |= {"state": task.state, "outcome": task.last_outcome}
+    fits = all(getattr(request, name) in {"", value} for name, value in has.items())
     tags = {tag: task.spec.tags[tag] for tag in request.tags if tag in task.spec.tags}
-    return bool(task.id) and fits and tags == dict(request.tags) and request.state in {"", task.state}
+    return bool(task.id) and fits and tags == dict(request.tags)
 
 
 def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -> None:

@@ -43,7 +43,7 @@ def resume(
     replay: Annotated[bool, typer.Option(help="Catch up on times that came due meanwhile.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Resume a paused task.
+    """Resume a paused or disabled task, on the same thread.
 
     Times that came due meanwhile are recorded as one skip; with --replay they count as missed.
 
@@ -57,7 +57,7 @@ def disable(
     cancel_running: Annotated[bool, typer.Option(help="Cancel its running turn too.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Stop a task from firing until it is enabled. Its thread, channel and history stay.
+    """Stop a task from firing until it is resumed. Its thread, channel and history stay.
 
     Example: turnkeeper task disable digest
     """
@@ -71,14 +71,6 @@ def cancel(name: NameArgument, output: console.OutputOption = console.Output.TAB
     Example: turnkeeper task cancel digest
     """
     _change(wire.DisableTaskRequest(name=name, cancel_running=True), output, "cancelled")
-
-
-def enable(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Enable a disabled task, on the same thread.
-
-    Example: turnkeeper task enable digest
-    """
-    _change(wire.EnableTaskRequest(name=name), output, "enabled")
 
 
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
@@ -195,7 +187,7 @@ def _follow(chosen: Runner, fire: Any) -> Any:
 def _change(request: Any, output: console.Output, done: str) -> None:
     chosen = runner()
     show_change(chosen.call(request), output, done)
-    if done in {"resumed", "enabled", "restored"}:
+    if done in {"resumed", "restored"}:
         chosen.note_unless_serving()
 
 

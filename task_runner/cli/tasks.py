@@ -254,13 +254,14 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
         for place in range(max(map(len, sides.values())))
     ]
     columns = [console.Column("OLD NEXT", lambda row: row["old"]), console.Column("NEW NEXT", lambda row: row["new"])]
-    what = f"{', '.join(changed) or 'nothing'} {'would be changed' if dry_run else 'changed'}"
+    named = ", ".join(re.sub("_(json|at|id)$", "", name).replace("_", "-") for name in answer.changed_fields)
+    what = f"{named or 'nothing'} {'would be changed' if dry_run else 'changed'}"
     written = " (dry run: nothing was written)" if dry_run else ""
     if sides["old"] == sides["new"]:
         fires = rows and answer.task.state == "active"
         rows, upcoming = [], f"; its times stay the same, next {rows[0]['new']}" if fires else ""
         footer = f"{answer.task.spec.name}: {what}{upcoming}{written}"
     else:
-        footer = f"{answer.task.spec.name}: {what}, now {answer.task.schedule}{written}"
+        footer = f"{answer.task.spec.name}: {what}{written or f', now {answer.task.schedule}'}"
     console.show_rows(rows, columns, output, name_key="new", footer=footer)
     note_if_idle(answer.task)

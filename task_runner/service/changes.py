@@ -113,7 +113,7 @@ def update(
         return Changed(task=task, action="unchanged")
     events: list[LogRecord] = []
     if budgets.lifts(task, definition):
-        resumed = resume(session, task.id, now, replay=False, states=_STOPPED)
+        resumed = resume(session, task.id, now, replay=False)
         task, events = resumed.task, resumed.events
     events += _plan_up_to(session, task, now).events
     snapshot = _snapshot(session, task.id)
@@ -212,15 +212,13 @@ def _gone(task: Task, now: datetime) -> str:
     return f"was {task.state}{until}, deleted at {rfc3339(now)}{why}"
 
 
-def resume(session: Session, name: str, now: datetime, *, replay: bool, states: frozenset[TaskState]) -> Changed:
+def resume(session: Session, name: str, now: datetime, *, replay: bool) -> Changed:
     """Resume a stopped task. Times due meanwhile become one skipped run; with `replay`, they count as missed."""
     task = find_living(session, name)
     if task.state is TaskState.ACTIVE:
         return Changed(task=task)
-    if task.state not in states:
-        hint = "enable it with: turnkeeper task enable" if task.state is TaskState.DISABLED else ""
-        if task.definition.is_self_paced and task.state not in _STOPPED:
-            hint = "set when it wakes: turnkeeper loop reschedule"
+    if task.state not in _STOPPED:
+        hint = "set when it wakes: turnkeeper loop reschedule" if task.definition.is_self_paced else ""
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     return _go_on(session, task, now, replay=replay)
 
@@ -277,9 +275,8 @@ def run_now(
     if existing is not None:
         return existing, [], task
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
-        raise Conflict(
-            f"{task.definition.name!r} is {task.state}", hint=f"turnkeeper task enable {task.definition.name}"
-        )
+        hint = f"turnkeeper task resume {task.definition.name}"
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     manual = {"kind": FireKind.MANUAL, "request_id": request_id, "due_at": now}
     fire = requested(task, now.replace(microsecond=0), f"~m{request_id}", now, **manual)
     given = task if asked is None else replace(task, definition=required("a run as asked", task.definition, asked))
@@ -488,7 +485,7 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
         what = f"{called!r} is not self-paced: its schedule determines its next fire"
         raise Conflict(what, hint="change the schedule with: turnkeeper task edit")
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
-        raise Conflict(f"{called!r} is {task.state}", hint=f"turnkeeper task enable {called}")
+        raise Conflict(f"{called!r} is {task.state}", hint=f"turnkeeper task resume {called}")
     if definition.max_fires is not None and task.accepted >= definition.max_fires:
         raise Conflict(f"{called!r} has fired {task.accepted} times, and max_fires is {definition.max_fires}")
     delay = timedelta(seconds=max(-1, min(seconds, self_paced.LONGEST_DELAY // timedelta(seconds=1) + 1)))

@@ -3,14 +3,15 @@
 Commands use these functions while no daemon is running. Import nothing here that only a daemon uses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from task_runner.model.task import Definition, Task, TaskState
+from task_runner.model.task import HALTED, Definition, Outcome, Task, TaskState
 from task_runner.planner.schedule import describe
 from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.service.views import STATES, instant, previewed, show_task, stamp, state_of
+from task_runner.store.rows import Glance
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -31,17 +32,16 @@ def away(session: Any, now: datetime) -> str:
 
 def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
     """Return the tasks that match the filters, by next fire time, without deleted tasks. Raises InvalidInput."""
-    if request.state and request.state not in STATES:
-        hint = f"one of {', '.join(sorted(STATES))}"
-        raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)
+    check_word(request.state, STATES, "state")
+    check_word(request.outcome, [*Outcome], "outcome")
     found = session.tasks.listed(category=request.category, channel=request.channel, made_by=request.made_by)
     if request.tags:
         wanted = set(request.tags.items())
         found = [task for task in found if wanted <= set(task.definition.tags)]
     paused = sum(task.state is TaskState.PAUSED for task in found)
-    if request.state:
+    if request.state or request.outcome:
         standing = session.fires.glances([task.id for task in found])
-        found = [task for task in found if state_of(task, standing[task.id].open) == request.state]
+        found = [task for task in found if _fits(task, standing[task.id], request)]
     found, told = page_of(found, "id", limit=request.limit, cursor=request.cursor)
     glances = session.fires.glances([task.id for task in found])
     gone = away(session, now)
@@ -53,6 +53,19 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
     for each in shown:
         stamp(each.updated_at, edited.get(each.id))
     return wire.ListTasksResponse(tasks=shown, paused=paused, runtime_away=gone, **told)
+
+
+def check_word(word: str, known: Collection[str], field: str) -> None:
+    """Raise InvalidInput if a filter names a state or an outcome that does not exist."""
+    if word and word not in known:
+        hint = f"one of {', '.join(sorted(known))}"
+        raise InvalidInput(f"there is no {field} {word[:40]!r}", where=field, hint=hint)
+
+
+def _fits(task: Task, glance: Glance, request: wire.ListTasksRequest) -> bool:
+    last = glance.last.outcome if glance.last else ""
+    shown = {"", last, Outcome.WAITING} if last in HALTED else {"", last}
+    return request.outcome in shown and request.state in {"", state_of(task, glance.open)}
 
 
 def span_of(request: wire.ListFiresRequest) -> dict[str, datetime]:

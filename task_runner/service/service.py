@@ -224,14 +224,13 @@ class Service:
         return task
 
     async def resume_task(self, request: wire.ResumeTaskRequest) -> wire.Task:
-        """Resume a paused or quarantined task."""
-        states = frozenset({model.TaskState.PAUSED, model.TaskState.QUARANTINED})
-        return await self._resume(request.name, states, replay=request.replay)
+        """Resume a paused, disabled or quarantined task."""
+        now = self._clock.now()
+        return await self._change(lambda session: changes.resume(session, request.name, now, replay=request.replay))
 
     async def enable_task(self, request: wire.EnableTaskRequest) -> wire.Task:
-        """Enable a disabled task. The task keeps its thread and its history."""
-        states = frozenset({model.TaskState.DISABLED, model.TaskState.QUARANTINED})
-        return await self._resume(request.name, states, replay=False)
+        """Resume a task without a replay: the older name of the request, which clients still send."""
+        return await self.resume_task(wire.ResumeTaskRequest(name=request.name))
 
     async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
         """Wake a self-paced task after a number of seconds. Raises Conflict if the task is not self-paced."""
@@ -276,9 +275,7 @@ class Service:
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
         """Return one page of the ledger of one task or of all tasks, newest first."""
-        if request.outcome and request.outcome not in {outcome.value for outcome in model.Outcome}:
-            hint = f"one of {', '.join(sorted(model.Outcome))}"
-            raise InvalidInput(f"no fire has the outcome {request.outcome[:40]!r}", where="outcome", hint=hint)
+        lists.check_word(request.outcome, [*model.Outcome], "outcome")
         most = request.limit or 50
         how: dict[str, Any] = {"outcome": request.outcome, "without_folded": request.without_folded}
         how |= {"before": number_of(request.cursor)} | lists.span_of(request)
@@ -378,10 +375,6 @@ class Service:
         """
         with suppress(TurnkeeperError):
             await self._runtime.review_exceptions(_DEADLINE_S)
-
-    async def _resume(self, name: str, states: frozenset[model.TaskState], *, replay: bool) -> wire.Task:
-        now = self._clock.now()
-        return await self._change(lambda session: changes.resume(session, name, now, replay=replay, states=states))
 
     async def _change(self, work: Callable[[Session], changes.Changed]) -> wire.Task:
         """Run a change, write its log records, and return the changed task."""

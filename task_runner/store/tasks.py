@@ -255,7 +255,7 @@ def _tail(entry: model.Fire | None, number: int) -> model.Fire | None:
 
 def _taken_name(task: model.Task | None) -> AlreadyExists:
     what = f"a task named {task.definition.name!r} exists" if task else "one of the names is taken"
-    return AlreadyExists(what, where="name", hint="choose another name")
+    return AlreadyExists(what, where="name", hint="choose another name, or change that task: turnkeeper task edit")
 
 
 _Row: Any = make_dataclass("_Row", tasks.c.keys(), slots=True)

@@ -14,6 +14,12 @@ PAST_ITS_CATEGORY = "Summarise the garden, then remember: the pump was replaced"
 def ask(constellation: Constellation) -> dict[str, str]:
     constellation.create("errand", "--in", "1s", "--prompt", PAST_ITS_CATEGORY, "--thread", "shared")
     constellation.until_outcome("errand", "interrupted")
+    for outcome in ("waiting", "waits for you", "interrupted"):
+        (waits,) = constellation.ask("turnkeeper", "task", "list", "--outcome", outcome)
+        assert waits["name"] == "errand"
+    assert constellation.ask("turnkeeper", "task", "list", "--outcome", "succeeded") == []
+    refused = constellation.attempt("turnkeeper", "task", "list", "--outcome", "odd").stderr
+    assert "there is no outcome 'odd'; one of accepted, cancelled" in refused
     (pending,) = constellation.ask("agent-runtime", "approvals", "list")
     return pending
 

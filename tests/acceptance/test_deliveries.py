@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -20,11 +21,12 @@ from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
 from tests.support.web import serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import with_key
+from turnkeeper.constellation.delivery.commands import _check_url
 from turnkeeper.constellation.delivery.send import send
 from turnkeeper.constellation.delivery.targets import Target
 from turnkeeper.constellation.supervisor.daemons import TASK_RUNNER, process_of
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_DENIED, EXIT_UNREACHABLE, EXIT_USAGE, Denied
+from turnkeeper.errors import EXIT_DENIED, EXIT_UNREACHABLE, EXIT_USAGE, Denied, InvalidInput
 from turnkeeper.gateway.keys import Keys
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.rpc.process import VARIABLE
@@ -419,6 +421,13 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert (done.returncode, said in done.stderr) == (EXIT_USAGE, True), done.stderr
     assert "Traceback" not in done.stderr
     assert stopped.ask("turnkeeper", "deliver", "list") == []
+
+
+def test_a_service_without_its_package_is_refused_with_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(InvalidInput, match="needs a package that is not installed") as refused:
+        _check_url(Target(service="mailtos://ada:secret@example.org"), ())
+    assert "turnkeeper[notify]" in refused.value.hint
 
 
 def test_a_task_that_follows_another_gets_its_answer_as_data_once(constellation: Constellation) -> None:

@@ -84,7 +84,7 @@ def test_a_forged_an_old_and_a_changed_request_are_refused_alike(constellation: 
             assert send(web, body, headers, name).status == 403, headers
         assert send(web, b"{}" * (40 << 10), signed(secret, b"{}" * (40 << 10))).status == 422
         removed = constellation.command("turnkeeper", "hooks", "add", "removed").strip()
-        constellation.command("turnkeeper", "hooks", "remove", "removed")
+        constellation.command("turnkeeper", "hooks", "delete", "removed")
         assert send(web, BODY, signed(removed, BODY), "removed").status == 403
         for name in ("deploys", "unknown"):
             statuses = [send(web, BODY, {}, name).status for _ in range(60)]

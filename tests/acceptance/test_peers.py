@@ -121,7 +121,7 @@ def test_each_of_many_is_done_once_and_answered_once_while_processes_of_both_sid
 
 
 def test_a_peer_that_was_removed_comes_in_no_more(pair: Pair) -> None:
-    pair.bob.command("turnkeeper", "peers", "remove", "ada", "--yes")
+    pair.bob.command("turnkeeper", "peers", "delete", "ada", "--yes")
     assert pair.bob.ask("turnkeeper", "peers", "list") == []
     done = len(of_peer(pair.bob, "agent0@ada", "agent0@ada"))
     pair.bob.until("peers to forget it", lambda: not list(pair.bob.home.run.glob("p-*")))

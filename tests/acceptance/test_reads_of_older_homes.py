@@ -102,11 +102,11 @@ READS = {
 # Commands that change something, that a person answers, or that only a running daemon can answer.
 OTHERS = """
 assistants show|approvals approve|approvals decide|approvals exceptions revoke|approvals resolve|candidates accept
-candidates reject|categories grant|cordon|deliver add|deliver remove|deliver test|deviations resolve|down|drain|emit|escalate|folders add|folders remove|forget
-graph install|inbox drain|inbox requeue|inbox send|inbox watch|hooks add|hooks remove|init|interrupts approve|interrupts decide|interrupts exceptions revoke|interrupts resolve
+candidates reject|categories grant|cordon|deliver add|deliver delete|deliver test|deviations resolve|down|drain|emit|escalate|folders add|folders delete|forget
+graph install|inbox drain|inbox requeue|inbox send|inbox watch|hooks add|hooks delete|init|interrupts approve|interrupts decide|interrupts exceptions revoke|interrupts resolve
 keys rotate|loop delete|loop pause|loop reschedule|loop restore|loop resume|loop stop|loop tick|mcp|memory forget
-memory put|memory update|migrate|move|pause|peers add|peers invite|peers remove|quiet|restart|restore|resume|send|service install
-service uninstall|task cancel|task delete|task disable|task enable|task pause|task restore|task resume|task run
+memory put|memory update|migrate|move|pause|peers add|peers invite|peers delete|quiet|restart|restore|resume|send|service install
+service uninstall|task cancel|task delete|task disable|task pause|task restore|task resume|task run
 task tick|threads put|tools accept|tools add|triage|turns cancel|uncordon|up|watchdog suspend|watchdog tick|web keys make|web keys revoke|web open
 web serve|workspace attach|workspace import|workspace put
 """

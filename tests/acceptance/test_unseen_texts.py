@@ -70,7 +70,7 @@ ACTS = [
     "task pause TASK --note HIDDEN",
     "task resume TASK",
     "task disable TASK",
-    "task enable TASK",
+    "task resume TASK",
     "task run TIMED",
     "task cancel TIMED",
     "task delete TASK --yes",
@@ -106,9 +106,9 @@ ACTS = [
 ]
 # Commands that show no stored text, or that another test has on a terminal, with a peer or with a program of its own.
 ELSEWHERE = """
-cordon|deliver add|deliver remove|deliver test|down|drain|folders add|folders remove|forget|graph install|hooks add|hooks remove
+cordon|deliver add|deliver delete|deliver test|down|drain|folders add|folders delete|forget|graph install|hooks add|hooks delete
 inbox watch|init|keys rotate|loop reschedule|loop restore|loop tick|mcp|migrate|move|peers add
-peers invite|peers remove|quiet|restart|restore|service install|service uninstall|task tick|tools accept|tools add|uncordon|up|watchdog suspend
+peers invite|peers delete|quiet|restart|restore|service install|service uninstall|task tick|tools accept|tools add|uncordon|up|watchdog suspend
 web keys make|web keys revoke|web open|web serve|workspace import
 """
 SHOWING = {

@@ -31,7 +31,7 @@ class Panel(StrEnum):
     FIRE = "Fire, pause and resume"
     TALK = "Talk and decide"
     LOOK = "See what happens and why"
-    KNOW = "What an agent knows and may do"
+    KNOW = "Knowledge and rights"
     HOME = "Look after the home"
 
 

@@ -31,6 +31,7 @@ FIRST = {
 }
 
 
+_ALSO = {"remove": "delete", "erase": "delete", "enable": "resume", "unpause": "resume"}  # hidden aliases
 _WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # placeholders in help, by type
 
 
@@ -131,7 +132,7 @@ class Command(_Own, TyperCommand):
 
 
 class Group(_Own, TyperGroup):
-    """A group of commands. Without a command it prints its help. A command's name may be singular or plural."""
+    """A group of commands. Without a command it prints its help. Commands have plurals and aliases."""
 
     later: Mapping[str, Later] = {}
 
@@ -140,7 +141,7 @@ class Group(_Own, TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's signature
         """Return a command by its name, and import it if necessary. Return None if there is none."""
-        forms = cmd_name, f"{cmd_name}s", cmd_name.removesuffix("s")  # a word also matches its plural and its singular
+        forms = cmd_name, f"{cmd_name}s", cmd_name.removesuffix("s"), _ALSO.get(cmd_name, "")
         name = next((name for name in forms if name in self.commands or name in self.later), None)
         if name is not None and name not in self.commands:
             self.commands[name] = load(name, self.later[name])

@@ -622,6 +622,7 @@ class ListTasksRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     MADE_BY_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
     category: _builtins.str
     channel: _builtins.str
     state: _builtins.str
@@ -631,6 +632,8 @@ class ListTasksRequest(_message.Message):
     """the agent whose turns made them"""
     cursor: _builtins.str
     """the page after the one whose answer gave it"""
+    outcome: _builtins.str
+    """only tasks whose newest sent fire has this outcome; waiting also means interrupted and held"""
     @_builtins.property
     def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -643,10 +646,11 @@ class ListTasksRequest(_message.Message):
         limit: _builtins.int = ...,
         made_by: _builtins.str = ...,
         cursor: _builtins.str = ...,
+        outcome: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "made_by", b"made_by", "state", b"state", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "made_by", b"made_by", "outcome", b"outcome", "state", b"state", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

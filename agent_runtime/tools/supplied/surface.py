@@ -2,7 +2,7 @@
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
-_TOOLS = Later("agent_runtime.tools.supplied.commands:app", "Tools of MCP servers, and your own.", Panel.START)
+_TOOLS = Later("agent_runtime.tools.supplied.commands:app", "Tools of MCP servers, and your own.", Panel.KNOW)
 SURFACE = Surface(
     name="tools",
     place=20,

@@ -175,6 +175,11 @@ _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 _ENTRY = re.compile(r"\s*(@[a-z]+|(?:\S+\s+){4}\S+)\s+(.*\S)\s*$")
 _ZONES = {"CRON_TZ", "TZ"}
 _LONGEST_STEM = 40
+# Words that do not say what a command does, and steps before the one that does the job.
+_STARTERS = re.compile(
+    r"sudo|nice|ionice|env|nohup|flock|timeout|time|exec|(ba)?sh|python3?|perl|ruby|node|-\w+|\w+=.*|\d+"
+)
+_STEPS = re.compile(r"cd|\[|test|export|source|\.|sleep")
 
 
 @dataclass(frozen=True)
@@ -285,8 +290,12 @@ def import_(
 
 
 def _name(command: str, taken: set[str]) -> str:
-    words = re.sub(r"[^a-z0-9]+", "-", " ".join(Path(word).name for word in command.split()[:3]).lower())
-    stem = words.strip("-")[:_LONGEST_STEM].strip("-") or "entry"
+    plain = re.sub(r"\d*[<>]+\s*\S+", "", command)  # without redirections
+    parts = [part.split() for part in re.split("&&|[|;]", plain) if part.strip()] or [["entry"]]
+    typed = next((part for part in parts if not _STEPS.fullmatch(part[0])), parts[0])
+    telling = [word for word in typed if not _STARTERS.fullmatch(word)]
+    said = " ".join(Path(word.strip("\"'")).stem for word in (telling or typed)[:3])
+    stem = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")[:_LONGEST_STEM].strip("-") or "entry"
     name, number = f"cron-{stem}", 2
     while name in taken:
         name, number = f"cron-{stem}-{number}", number + 1

@@ -57,10 +57,10 @@ def list_() -> Listed:
 
 
 @app.command()
-def remove(name: Name) -> None:
+def delete(name: Name) -> None:
     """Stop watching a folder. The files in the folder stay.
 
-    Example: turnkeeper folders remove scans
+    Example: turnkeeper folders delete scans
     """
     folders.FILE.remove(console.home(), name)
-    console.note(f"removed {name}")
+    console.note(f"{name} deleted")

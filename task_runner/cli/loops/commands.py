@@ -111,8 +111,7 @@ def resume(loop: IdArgument, output: console.OutputOption = console.Output.TABLE
     """
     chosen = runner()
     task = _loop(chosen, loop)
-    request: Any = wire.EnableTaskRequest if task.state == "disabled" else wire.ResumeTaskRequest
-    show_change(chosen.call(request(name=task.id)), output, "resumed")
+    show_change(chosen.call(wire.ResumeTaskRequest(name=task.id)), output, "resumed")
     chosen.note_unless_serving()
 
 

@@ -168,8 +168,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.state in {TaskState.PAUSED, TaskState.QUARANTINED})
     @rule(replay=st.booleans())
     def resume(self, replay: bool) -> None:
-        states = frozenset({TaskState.PAUSED, TaskState.QUARANTINED})
-        self.commands(lambda s: changes.resume(s, "digest", self.world.now, replay=replay, states=states))
+        self.commands(lambda s: changes.resume(s, "digest", self.world.now, replay=replay))
 
     @rule()
     def disable(self) -> None:
@@ -178,8 +177,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.state is TaskState.DISABLED)
     @rule()
     def enable(self) -> None:
-        states = frozenset({TaskState.DISABLED, TaskState.QUARANTINED})
-        self.commands(lambda s: changes.resume(s, "digest", self.world.now, replay=False, states=states))
+        self.commands(lambda s: changes.resume(s, "digest", self.world.now, replay=False))
 
     @rule()
     def run(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from task_runner.cli import application
+from task_runner.cli.rows import note_if_idle
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper import console
@@ -32,11 +33,11 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     before = json.loads(command("show", "digest", "-o", "json")[1])
     code, out, err = command("edit", "digest", "--every", "2h", "--dry-run")
     assert (code, out.splitlines()[0].split("  ")[0], len(out.splitlines())) == (0, "OLD NEXT", 8)
-    assert "schedule would be changed, now " in err
+    assert "digest: schedule would be changed (dry run" in err, "the schedule in force is not the new one"
     assert "(dry run: nothing was written)" in err
     assert json.loads(command("show", "digest", "-o", "json")[1]) == before
     code, out, err = command("edit", "digest", "--prompt", "q", "--catch-up", "run-all")
-    assert (code, out, "prompt, catch_up, overlap changed; its times stay the same, next " in err) == (0, "", True), err
+    assert (code, out, "prompt, catch-up, overlap changed; its times stay the same, next " in err) == (0, "", True), err
     after = json.loads(command("show", "digest", "-o", "json")[1])
     assert {key: value for key, value in after.items() if before[key] != value and key != "updated_at"} == {
         "prompt": "q", "catch_up": "run-all", "overlap": "queue", "revision": 2,
@@ -71,9 +72,22 @@ def test_times_at_which_a_stopped_task_does_not_fire_are_not_told_as_if_it_did(c
     command("resume", "idle")
     command("disable", "idle")
     assert (
-        "idle is disabled and does not fire at these times; first: turnkeeper task enable idle"
+        "idle is disabled and does not fire at these times; first: turnkeeper task resume idle"
         in (command("next", "idle")[2])
     )
+
+
+@pytest.mark.parametrize("state", ["interrupted", "held", "running", "waiting"])
+def test_a_task_that_waits_or_runs_keeps_its_times(capsys, state: str) -> None:
+    note_if_idle(wire.Task(spec=wire.TaskSpec(name="digest"), state=state))
+    waits = "digest waits for your decision, and its next fire waits too: turnkeeper triage\n"
+    assert capsys.readouterr().err == (waits if state in {"interrupted", "held"} else "")
+
+
+def test_an_edit_names_fields_as_people_do(command) -> None:
+    command("create", "digest", "--every", "1h", *REST)
+    _, _, err = command("edit", "digest", "--thread", "notes", "--max-fires", "3", "--expires", "3d")
+    assert "digest: expires, max-fires, thread changed" in err
 
 
 def test_the_times_before_and_after_an_edit_show_the_days_that_a_schedule_leaves_out(command) -> None:

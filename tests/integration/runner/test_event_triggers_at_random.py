@@ -120,9 +120,8 @@ class Walk:
 
     def resume(self) -> None:
         if self.world.task().state is TaskState.PAUSED:
-            states = frozenset({TaskState.PAUSED})
             now = self.world.now
-            self.world.run(lambda session: changes.resume(session, "digest", now, replay=False, states=states))
+            self.world.run(lambda session: changes.resume(session, "digest", now, replay=False))
 
     def edit(self) -> None:
         self.fields |= {"debounce": self.pick(["0s", "5s"]), "overlap": self.pick(OVERLAPS)}

@@ -44,12 +44,8 @@ class Life:
         change = {
             "pause": lambda session: changes.stop(session, id_, TaskState.PAUSED, "", now),
             "disable": lambda session: changes.stop(session, id_, TaskState.DISABLED, "", now),
-            "resume": lambda session: changes.resume(
-                session, id_, now, replay=False, states=frozenset({TaskState.PAUSED})
-            ),
-            "enable": lambda session: changes.resume(
-                session, id_, now, replay=False, states=frozenset({TaskState.DISABLED})
-            ),
+            "resume": lambda session: changes.resume(session, id_, now, replay=False),
+            "enable": lambda session: changes.resume(session, id_, now, replay=False),
             "run": lambda session: changes.run_now(session, id_, f"r{self.requests}", now),
             "reschedule": lambda session: reschedule(session, id_, 5, now),
         }

@@ -59,7 +59,9 @@ def test_a_task_from_creation_to_deletion(command) -> None:
     assert json.loads(command("history", "digest", "--from", "1h", "--to", "in 1h", "-o", "json")[1]) == [fire]
     assert json.loads(command("history", "digest", "--to", "1h ago", "-o", "json")[1]) == []
     assert command("history", "--from", "sometime")[0] == 2
-    assert command("disable", "digest")[0] == command("enable", "digest")[0] == command("delete", "digest")[0] == 0
+    assert command("disable", "digest")[1] == "digest disabled\n"
+    assert command("resume", "digest")[1] == command("enable", "digest")[1] == "digest resumed\n"
+    assert command("remove", "digest")[1] == "digest deleted\n"
     assert json.loads(command("list", "-o", "json")[1]) == []
     assert command("history", task["id"])[0] == 0
 
@@ -352,7 +354,7 @@ def test_a_crontab_becomes_tasks_and_what_cannot_is_listed(command, tmp_path) ->
     assert (code, command("list", "-o", "name")[1]) == (0, "")
     code, out, err = command(*argv, "-o", "json")
     assert [(row["name"], row["cron"]) for row in json.loads(out)] == [
-        ("cron-backup-all", "30 2 * * 1-5"), ("cron-report-50-done", "@daily"), ("cron-mail-s-hi", "0 * * * *"),
+        ("cron-backup-all", "30 2 * * 1-5"), ("cron-report-50-done", "@daily"), ("cron-mail-hi", "0 * * * *"),
     ]  # fmt: skip
     for number, says in (
         (2, "MAILTO"),
@@ -369,6 +371,26 @@ def test_a_crontab_becomes_tasks_and_what_cannot_is_listed(command, tmp_path) ->
     code, out, err = command(*argv)
     assert (code, out) == (2, "")
     assert f"{path}:1: not imported: 61 * * * *: minute '61': 61 is out of range" in err
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ("0 8 * * * cd /srv/app && ./publish.sh --all >> log 2>&1", "cron-publish-all"),
+        ("*/10 * * * * python3 /opt/bin/check_mail.py", "cron-check-mail"),
+        ("@daily PATH=/x:/y certbot renew -q", "cron-certbot-renew"),
+        ("0 3 * * 0 [ -x /usr/bin/logrotate ] && /usr/bin/logrotate /etc/rotate.conf", "cron-logrotate-rotate"),
+        ("1 1 * * * bash -c 'pg_dump shop > shop.sql'", "cron-pg-dump-shop"),
+        ("3 3 * * * sudo nice -n 10 /opt/sync-photos.sh | mail ada", "cron-sync-photos"),
+        ("1 1 * * * cd /srv/app", "cron-cd-app"),
+        ("1 1 * * * ;", "cron-entry"),
+    ],
+)
+def test_a_task_of_a_crontab_is_named_after_its_job(command, tmp_path, entry: str, name: str) -> None:
+    path = tmp_path / "my.cron"
+    path.write_text(f"{entry}\n")
+    code, out, err = command("import", "--crontab", str(path), "--category", "loop", "--channel", "c", "-o", "name")
+    assert (code, out) == (0, f"{name}\n"), err
 
 
 def test_entries_that_cron_never_runs_or_reads_otherwise_are_listed_and_the_rest_is_imported(command, tmp_path) -> None:

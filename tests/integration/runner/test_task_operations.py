@@ -170,16 +170,16 @@ async def test_a_pause_until_a_time_ends_by_itself(rig: Rig, peer: Peer) -> None
     assert await rig.history() == [("skipped", "paused", 2)]
 
 
-async def test_disable_withdraws_and_only_enable_brings_back(rig: Rig, peer: Peer) -> None:
+@pytest.mark.parametrize("name", ["resume", "enable"])
+async def test_disable_withdraws_and_only_a_resume_brings_back(rig: Rig, peer: Peer, name: str) -> None:
     await rig.create()
     await rig.pass_time(60)
     await rig.service.disable_task(wire.DisableTaskRequest(name="digest"))
-    with pytest.raises(Conflict):
-        await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="turnkeeper task resume digest"):
         await rig.service.run_task(wire.RunTaskRequest(name="digest"))
     await rig.pass_time(130)
-    await rig.service.enable_task(wire.EnableTaskRequest(name="digest"))
+    request = {"resume": wire.ResumeTaskRequest, "enable": wire.EnableTaskRequest}[name](name="digest")
+    await getattr(rig.service, f"{name}_task")(request)
     assert await rig.history() == [("skipped", "disabled", 3)]
     await rig.pass_time(60)
     assert (await rig.history())[-1] == ("pending", "", 1)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from turnkeeper import console
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.started import changes, read_start, settings_now
@@ -142,6 +144,9 @@ def _note_state(place: Home) -> None:
 
 def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:
     """Raise InvalidInput if the target's URL has the wrong form, or Denied if its host is not allowed."""
+    if target.service and find_spec("apprise") is None:
+        hint = f"run: {install_command('turnkeeper[notify]')}"
+        raise InvalidInput("needs a package that is not installed", where="--service", hint=hint)
     if target.service and (why := asyncio.run(refusal(target.service))):
         raise InvalidInput(f"apprise does not take it: {why}", where="--service", hint=_SERVICE)
     if not target.webhook:
@@ -178,15 +183,15 @@ def list_() -> Listed:
 
 
 @app.command()
-def remove(name: Name) -> None:
-    """Remove a target. Deliveries that wait for it are dropped.
+def delete(name: Name) -> None:
+    """Delete a target. Deliveries that wait for it are dropped.
 
-    Example: turnkeeper deliver remove ops
+    Example: turnkeeper deliver delete ops
     """
     place = console.home()
     targets.FILE.remove(place, name)
-    record_act(place.logs, _PROCESS, "deliver remove", name, SystemClock())
-    console.note(f"removed {name}")
+    record_act(place.logs, _PROCESS, "deliver delete", name, SystemClock())
+    console.note(f"{name} deleted")
 
 
 @app.command()

@@ -175,10 +175,10 @@ def status(
 
 
 @app.command()
-def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False) -> None:
+def delete(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False) -> None:
     """End the pairing with a peer. It can no longer connect, and nothing is sent to it.
 
-    Messages that it received stay there. Example: turnkeeper peers remove ada
+    Messages that it received stay there. Example: turnkeeper peers delete ada
     """
     place, clock = console.home(), SystemClock()
     gone = pairing.read_registry(place).peer(name)
@@ -187,7 +187,7 @@ def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Part from {name}? {waits} messages wait; they will not be delivered.", abort=True, err=True)
     aside = pairing.remove_peer(place, name, clock.now())
-    record_act(place.logs, _PROCESS, "peers remove", name, clock)
+    record_act(place.logs, _PROCESS, "peers delete", name, clock)
     console.note(f"parted from {name}")
     if aside is not None:
         console.note(f"messages that waited: {waits}; no later peer gets them. All is kept in {aside}")

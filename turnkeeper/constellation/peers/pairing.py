@@ -317,7 +317,7 @@ class Registry:
         """Add an invitation, replace an earlier one for the same name, and drop expired ones. Raises Conflict."""
         check_name(fresh.name)
         if any(one.name == fresh.name for one in self.peers):
-            hint = "choose another name, or run: turnkeeper peers remove NAME"
+            hint = "choose another name, or run: turnkeeper peers delete NAME"
             raise Conflict(f"{fresh.name} is a peer already", where="NAME", hint=hint)
         left = [one for one in self.open_at(now) if one.name != fresh.name]
         if len(left) >= MOST_INVITATIONS:

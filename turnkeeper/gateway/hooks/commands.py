@@ -71,12 +71,12 @@ def list_() -> Listed:
 
 
 @app.command()
-def remove(name: Name) -> None:
-    """Remove a webhook. From now on, its requests are refused.
+def delete(name: Name) -> None:
+    """Delete a webhook. From now on, its requests are refused.
 
-    Example: turnkeeper hooks remove deploys
+    Example: turnkeeper hooks delete deploys
     """
     place = console.home()
     registry.FILE.remove(place, name)
-    record_act(place.logs, "turnkeeper", "hooks remove", name, SystemClock())
-    console.note(f"removed {name}")
+    record_act(place.logs, "turnkeeper", "hooks delete", name, SystemClock())
+    console.note(f"{name} deleted")

@@ -265,7 +265,7 @@ _TOOLS_FOR = {
     "task list": "task_list",
     "task show": "task_show",
     "task edit": "task_update",
-    "task enable": "task_control",
+    "task resume": "task_control",
     "task run": "task_control",
     "task explain": "task_explain",
 }
