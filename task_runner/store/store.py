@@ -26,11 +26,12 @@ from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.server.handover import TASKS, notify
-from turnkeeper.storage.statements import alone, of_server, upsert
+from turnkeeper.storage.statements import Statement, alone, of_server, upsert
 from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
 _OUTAGES_KEPT = 200
+_MOVE = Statement(upsert(follow, [follow.c.peer], ["incarnation", "sequence"]))
 CONNECTIONS = 4  # connections to a server
 
 
@@ -184,8 +185,7 @@ class Position:
 
     def move(self, incarnation: str, sequence: int) -> None:
         """Record a new position."""
-        values = {"peer": self._peer, "incarnation": incarnation, "sequence": sequence}
-        self._connection.execute(upsert(follow, [follow.c.peer], ["incarnation", "sequence"]).values(values))
+        _MOVE.run(self._connection, peer=self._peer, incarnation=incarnation, sequence=sequence)
 
 
 class Store:

@@ -6,7 +6,8 @@ is a step of the loop, :mod:`processes`), sockets (:mod:`transport`), the answer
 await and starts again; connections break, hang, and lose answers; writes and syncs fail (:mod:`disk`); clocks step. Many faults aim at points of the protocol (:mod:`points`):
 send, accept, claim, checkpoint, outcome, archive. A power cut loses what was not synced (:mod:`power`).
 
-    python -m tests.simulation --seeds 0:100                    all kinds of faults, for half an hour each
+    python -m tests.simulation --seeds 0:100                    all kinds of faults, some forty in five minutes
+    python -m tests.simulation --seeds 0:9 --minutes 30 --between 40 --works 360   the same number in half an hour
     python -m tests.simulation --seeds 0:100 --faults writes    only writes that fail
     make simulate SEEDS=0:100
     python -m tests.simulation.guards                           guards taken out, and the seeds until that is found

@@ -1,4 +1,4 @@
-"""Runs scripts of seeds: `python -m tests.simulation --seeds 0:100 [--faults crash,writes] [--minutes 30] [--trace FILE]`.
+"""Runs scripts of seeds: `python -m tests.simulation --seeds 0:100 [--faults crash,writes] [--minutes 5] [--trace FILE]`.
 
 Exits with 1 if a seed fails. Of each failing seed it prints the smallest script that fails too, as Python: paste it into
 `tests/simulation/scenarios.py` to keep it.
@@ -39,8 +39,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.simulation", description="the two daemons in virtual time, by seeds")
     parser.add_argument("--seeds", default="0:20", help="A:B, without B")
     parser.add_argument("--faults", default=",".join(KINDS), help="the kinds of faults, with commas")
-    parser.add_argument("--minutes", type=float, default=30.0, help="virtual minutes of faults")
-    parser.add_argument("--between", type=float, default=40.0, help="virtual seconds between two faults, on average")
+    parser.add_argument("--minutes", type=float, default=5.0, help="virtual minutes of faults")
+    parser.add_argument("--between", type=float, default=7.0, help="virtual seconds between two faults, on average")
+    parser.add_argument("--works", type=float, default=90.0, help="virtual seconds that tasks run after the faults")
     parser.add_argument("--reduce", type=int, default=60, help="the most runs to find the smallest script")
     parser.add_argument("--trace", type=Path, help="write the trace of the last seed into this file")
     given = parser.parse_args(argv)
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"--seeds is A:B, and --faults some of {','.join(KINDS)}")
     bad, counts = 0, Counter[str]()
     for seed in range(int(first), int(last)):
-        script = drawn(seed, minutes=given.minutes, kinds=kinds, between_s=given.between)
+        script = drawn(seed, minutes=given.minutes, kinds=kinds, between_s=given.between, works_s=given.works)
         outcome = run(script, keep=given.trace is not None)
         counts += outcome.counts
         drew = Counter(fault.kind for fault in script.faults)

@@ -113,6 +113,11 @@ class Disk:
         self.memory = Memory()
         self.reach: Callable[[str], None] = lambda _point: None  # passes a point of the protocol
 
+    @property
+    def is_armed(self) -> bool:
+        """True while some calls may fail."""
+        return bool(self._armed)
+
     def arm(self, fault: Failing) -> None:
         """Arm a fault until all is healed."""
         self._armed.append(fault)
@@ -177,32 +182,34 @@ class _Passing:
             below = _Methods.from_address(address)
             made = _Methods.from_buffer_copy(below)
             write, sync = below.write, below.sync
+
+            def written(file: int, data: int, size: int, at: int) -> int:
+                if (disk := self.disk) is not None:
+                    if disk.is_armed and (code := self._refused("write", _WRITE)):
+                        return code
+                    if disk.memory.stash is not None:
+                        self._remember(below, file, size, at)
+                return write(file, data, size, at)
+
             kept = (
-                _Write(
-                    lambda file, data, size, at: (
-                        self._refused("write", _WRITE)
-                        or self._remember(below, file, size, at)
-                        or write(file, data, size, at)
-                    )
-                ),
+                _Write(written),
                 _Sync(lambda file, flags: self._refused("sync", _SYNC) or self._synced(file) or sync(file, flags)),
             )
             made.write, made.sync = kept
             self._methods[address] = (made, (kept, write, sync, below))
         return self._methods[address][0]
 
-    def _remember(self, below: _Methods, file: int, size: int, at: int) -> int:
-        """Keep what a write replaces, for a power cut; return 0, as it never fails."""
-        path = self._paths.get(file, "")
-        if self.disk is not None and self.disk.memory.stash is not None and path:
-            held = c_int64()
-            below.size(file, ctypes.byref(held))
-            count = max(0, min(size, held.value - at))
-            before = ctypes.create_string_buffer(count)
-            if count:
-                below.read(file, ctypes.addressof(before), count, at)
-            self.disk.memory.writes(path, at, before.raw, held.value)
-        return 0
+    def _remember(self, below: _Methods, file: int, size: int, at: int) -> None:
+        """Keep what a write replaces, for a power cut."""
+        if self.disk is None or not (path := self._paths.get(file, "")):
+            return
+        held = c_int64()
+        below.size(file, ctypes.byref(held))
+        count = max(0, min(size, held.value - at))
+        before = ctypes.create_string_buffer(count) if count else None
+        if before is not None:
+            below.read(file, ctypes.addressof(before), count, at)
+        self.disk.memory.writes(path, at, b"" if before is None else before.raw, held.value)
 
     def _synced(self, file: int) -> int:
         if self.disk is not None:

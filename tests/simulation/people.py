@@ -88,8 +88,11 @@ class People:
 
     async def decide(self) -> None:
         """Decide each question of a turn after a while, or leave it to expire. Ends by being cancelled."""
+        known = -1
         while True:
             await self._clock.sleep(_LOOKS_S)
+            if known == (known := len(self._runtime.events)):
+                continue  # nothing has happened
             with opened(self._runtime.home.agent_db) as store:
                 waiting = [row[0] for row in store.execute(_PENDING)]
             for interrupt_id in waiting:

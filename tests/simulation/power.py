@@ -74,7 +74,8 @@ class Memory:
 
     def synced(self, folder: Path) -> None:
         """Forget the operations on a folder, which are on disk now."""
-        self._names = [(folders, undo) for folders, undo in self._names if Path(folder) not in folders]
+        if self._names:
+            self._names = [(folders, undo) for folders, undo in self._names if folder not in folders]
 
     # Files of SQLite
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random  # noqa: TID251  seeded
 
 import pytest
 
@@ -10,9 +11,11 @@ from tests.simulation.__main__ import main
 from tests.simulation.guards import GUARDS, UNSEEN, found, work_off
 from tests.simulation.points import EFFECTS, POINTS
 from tests.simulation.processes import StepWorker
+from tests.simulation.reused import checksum
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.script import Fault, Script, Task, drawn, smallest
 from tests.simulation.world import run
+from turnkeeper.storage import damage
 from turnkeeper.storage.database import Call
 
 SHORT = {"minutes": 0.8, "between_s": 5.0, "works_s": 40.0}
@@ -54,6 +57,14 @@ def test_a_script_replays_byte_for_byte() -> None:
     first, second = (run(drawn(3, **SHORT), keep=True) for _ in range(2))
     assert first.lines == second.lines
     assert first.trace == second.trace != run(drawn(4, **SHORT)).trace
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("size", [8, 24, 512, 4096, 65536])
+def test_sums_of_frames_are_those_of_the_daemons(size: int, order: str) -> None:
+    data = Random(size).randbytes(size)
+    for before in ((0, 0), (2**32 - 1, 2**32 - 5)):
+        assert checksum(data, before, order) == damage._checksum(data, before, order)
 
 
 def test_a_script_is_kept_as_it_was_printed() -> None:

@@ -26,6 +26,7 @@ from tests.simulation.loop import Clock, Loop, Stalled, context_of
 from tests.simulation.people import People, opened
 from tests.simulation.points import Points
 from tests.simulation.processes import Process, RunnerProcess, RuntimeProcess
+from tests.simulation.reused import reused
 from tests.simulation.script import RUNNER, RUNTIME, Act, Fault, Script, Task
 from tests.simulation.transport import Network
 from turnkeeper.config.home import Home
@@ -310,6 +311,7 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
                 world.points.watched(),
                 world.disk.memory.watched(),
                 ids_of_checkpoints(world.clock, script.seed),
+                reused(),
             ):
                 world.loop.run_until_complete(world.main())
         except Stalled:
