@@ -23,7 +23,7 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.gateway.calls import Gateway, Who
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api
-from turnkeeper.gateway.lg.threads import Threads
+from turnkeeper.gateway.lg.threads import listed
 
 pytestmark = pytest.mark.process
 OWNED = "/threads/{}/state", "/threads/{}/history", "/threads/{}/runs", "/threads/{}", "/threads/{}/stream"
@@ -155,7 +155,7 @@ async def test_threads_that_a_user_does_not_see_do_not_count_among_those_that_a_
     gateway = Gateway(lg.web.home, settings, None, clock=SystemClock(), entropy=SystemEntropy())  # type: ignore[arg-type]
     for name, total in (("zoe", 1), ("ada", 2), ("nobody", 0)):
         who = Who(surface="api", scope=Scope.READ, key=f"user.{name}", is_guest=True, filters=[{"owner": name}])
-        answer = await Threads(api.Api(gateway), None).listed(Request({**about, "who": who}))  # type: ignore[arg-type]
+        answer = await listed(api.Call(api.Api(gateway), Request({**about, "who": who}), Scope.READ))
         assert json.loads(answer.body)["total"] == total
     await gateway.close()
 

@@ -4,23 +4,25 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothing is drawn
 
+from google.protobuf.message import Message
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from turnkeeper.clock import Clock
 from turnkeeper.config.json_text import read_value
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound, Unreachable, meant
-from turnkeeper.gateway.calls import MOST_OF_API, MOST_STREAMS, Gateway, Who, need, who_of
+from turnkeeper.gateway.calls import MOST_OF_API, MOST_STREAMS, Gateway, need
 from turnkeeper.gateway.door import LARGEST_BODY
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg.approvals import Served, to_interrupt
 from turnkeeper.gateway.lg.conversation import FINISHED, OWN, is_uuid, run_of, thread_of
+from turnkeeper.gateway.lg.events import Event
 from turnkeeper.gateway.lg.requests import Once, checked
-from turnkeeper.gateway.streams import EventStream
+from turnkeeper.gateway.streams import EventStream, event
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -31,42 +33,24 @@ PAGE = 500  # threads in one answer of the daemon
 LOOK_S = 1.0  # seconds between polls of a turn that its conversation does not show
 AWAY_S = 0.5  # seconds between attempts to reach a daemon that is unavailable
 LONGEST_AWAY = 240  # attempts before a stream is closed
-
-
-def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(data, status, dict(headers) if headers else None)
-
-
-async def read_body(request: Request) -> dict[str, Any]:
-    """Return a request's JSON object. An empty body counts as an empty object. Raises InvalidInput."""
-    data = await read_json(request)
-    if not isinstance(data, dict):
-        raise InvalidInput("is not a JSON object", where="body")
-    return checked(data)
-
-
-async def read_json(request: Request) -> Any:
-    """Return a request's JSON. Raises InvalidInput."""
-    try:
-        text = (await request.body()).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidInput("is not UTF-8", where="body") from error
-    return parsed(text)
+Handler = Callable[["Call"], Awaitable[Any]]
+Routes = tuple[tuple[str, str, Handler, Scope], ...]
 
 
 def parsed(text: str) -> Any:
-    """Return the JSON of a body or of a frame. Raises InvalidInput."""
+    """Return the JSON of a body or of a frame; an empty object if it is empty. Raises InvalidInput."""
     return read_value(text, where="body", longest=LARGEST_BODY, deepest=_DEEPEST) if text.strip() else {}
 
 
-def number(given: Any, name: str, default: int, most: int = MOST_LISTED) -> int:
+def number(given: Any, name: str, default: int) -> int:
     """Return a number from a request, or its default. Raises InvalidInput."""
     try:
         found = int(default if given is None else given)
     except (TypeError, ValueError) as error:
         raise InvalidInput("is not a number", where=name) from error
-    if not 0 <= found <= (most if name == "limit" else MOST_READ):
-        raise InvalidInput(f"must be from 0 to {most if name == 'limit' else MOST_READ}", where=name)
+    most = MOST_LISTED if name == "limit" else MOST_READ
+    if not 0 <= found <= most:
+        raise InvalidInput(f"must be from 0 to {most}", where=name)
     return found
 
 
@@ -104,6 +88,12 @@ def with_fields(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
+def page(found: Sequence[dict[str, Any]], body: Mapping[str, Any]) -> JSONResponse:
+    """Answer with the requested page of objects, each with the fields that the client selects."""
+    shown, headers = page_of(found, body)
+    return JSONResponse([selected(one, body.get("select")) for one in shown], headers=headers)
+
+
 def assistant_id(name: str) -> str:
     """Return the id of the assistant with this name.
 
@@ -118,18 +108,14 @@ def in_daemons(graph: wire.Graph) -> str:
     return "" if graph.is_default else graph.name
 
 
-def _unknown(thread_id: str) -> NotFound:
-    return NotFound(f"thread {thread_id[:80]!r} not found", hint="see: threads.search()")
-
-
 class Api:
-    """Shared state and helpers of all handlers."""
+    """State that all requests share."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.served = Served()
         self.once = Once(lambda: gateway.entropy.hex(32))
-        self.channel = gateway.settings.web.langgraph_channel
+        self.channel, self.category = gateway.settings.web.langgraph_channel, gateway.settings.web.langgraph_category
         self.since = self.now()
         self.default = gateway.settings.default_graph
         self.default = OWN if self.default == "default" else self.default
@@ -137,41 +123,102 @@ class Api:
     def now(self) -> str:
         return rfc3339(self.gateway.clock.now())
 
-    def event_stream(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Any:
-        return EventStream(events, self.gateway.streams, headers=headers)
+    def name_of(self, graph: str) -> str:
+        """Return the name under which clients know the graph of a thread or task."""
+        return self.default if graph in {"", OWN, self.gateway.settings.default_graph} else graph
 
-    def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
+    def route(self, method: str, path: str, handler: Handler, scope: Scope) -> Route:
+        """Return the route of a handler, for callers with this scope. A handler returns an answer, or its JSON."""
+
+        async def answer(request: Request) -> Any:
+            found = await handler(Call(self, request, scope, await request.body()))
+            return found if callable(found) else JSONResponse(found)
+
+        return Route(path, answer, methods=[method])
+
+
+class Call:
+    """A client's request: its caller, its content, and the daemons' answers to the caller.
+
+    Attributes:
+        daemons: the methods of both daemons, called on behalf of the caller.
+        thread_id: the thread in the path; empty if there is none.
+        key: the `Idempotency-Key`; empty if there is none.
+    """
+
+    def __init__(self, api: Api, request: HTTPConnection, scope: Scope, content: bytes = b"") -> None:
+        """Raise Denied if the caller does not have this scope."""
+        self.api, self.request, self.who = api, request, need(request, scope)
+        self.method = request.scope.get("method", "")
+        self.daemons, self.clock = api.gateway.daemons(self.who), api.gateway.clock
+        self.path, self.query, self._content = request.path_params, request.query_params, content
+        self.thread_id: str = self.path.get("thread_id", "")
+        self.key: str = request.headers.get("idempotency-key", "")
+
+    @cached_property
+    def json(self) -> Any:
+        """The JSON of the request. Raises InvalidInput."""
+        try:
+            return parsed(self._content.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidInput("is not UTF-8", where="body") from error
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """The JSON object of the request. An empty body counts as an empty object. Raises InvalidInput."""
+        if not isinstance(self.json, dict):
+            raise InvalidInput("is not a JSON object", where="body")
+        return checked(self.json)
+
+    def says(self, name: str) -> bool:
+        """Return True if the query sets an option."""
+        return self.query.get(name, "").lower() in {"1", "true"}
+
+    async def ask(self, request: Message) -> Any:
+        """Return a daemon's answer to a request. Raises TurnkeeperError."""
+        return await self.daemons.ask(request)
+
+    async def ask_until_answered(self, ask: Callable[[], Awaitable[Any]], more: int = LONGEST_AWAY) -> Any:
+        """Return the result of `ask`. Repeat it, at most `more` times, while a daemon is away. Raises Unreachable."""
+        for left in reversed(range(more + 1)):
+            try:
+                return await ask()
+            except Unreachable:
+                if not left:
+                    raise
+                await self.clock.sleep(AWAY_S)
+        return None
+
+    def stream(self, events: AsyncGenerator[Event], headers: Mapping[str, str] | None = None) -> EventStream:
+        return EventStream(_encoded(events), self.api.gateway.streams, headers=headers)
+
+    def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> EventStream:
         """Send JSON that takes long, after spaces that keep the connection open. Such an answer counts as a stream."""
         whole = {**headers, "content-type": "application/json"}
-        return EventStream(parts, self.gateway.streams, headers=whole, ping=b" ")
+        return EventStream(parts, self.api.gateway.streams, headers=whole, ping=b" ")
 
-    def need_room(self, request: Request) -> None:
+    def need_room(self) -> None:
         """Raise Exhausted before any work begins, if the answer to this request would exceed the limit of streams."""
-        if self.gateway.streams.full(who_of(request)):
+        if self.api.gateway.streams.full(self.who):
             detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_API} of one client"
             raise Exhausted(detail, hint="close another, or start the run without waiting for it")
 
-    def asks(self, request: HTTPConnection, scope: Scope = Scope.READ) -> tuple[Who, Any]:
-        """Return the caller, and the agent runtime's methods on its behalf. Raises Denied."""
-        who = need(request, scope)
-        return who, self.gateway.daemons(who)
-
-    async def assistants(self, runtime: Any) -> list[wire.Graph]:
+    async def assistants(self) -> list[wire.Graph]:
         """Return all graphs and assistants. Turnkeeper's own agent has the name that clients know."""
-        found = list((await runtime.ListGraphs(wire.ListGraphsRequest())).graphs)
+        found = list((await self.ask(wire.ListGraphsRequest())).graphs)
         default = next((one.name for one in found if one.is_default), "")
         for one in found:
             if one.is_default:
-                one.name = self.default
+                one.name = self.api.default
             elif one.graph == default:
-                one.graph = self.default
+                one.graph = self.api.default
         return found
 
-    async def graph_of(self, runtime: Any, given: str) -> wire.Graph:
+    async def graph_of(self, given: str) -> wire.Graph:
         """Return an assistant of config.toml, or the graph of one that a client made. Raises NotFound."""
-        made = await self.made(runtime, given)
+        made = await self.made(given)
         given = json.loads(made.fields_json)["graph_id"] if made is not None else given
-        known = await self.assistants(runtime)
+        known = await self.assistants()
         for one in known:
             names = {one.name, assistant_id(one.name)}
             names |= {one.graph, OWN, assistant_id(OWN)} if one.is_default else set()
@@ -179,16 +226,16 @@ class Api:
                 return one
         raise NotFound(f"assistant {given[:80]!r} not found", hint=meant(given, [one.name for one in known]))
 
-    async def made(self, runtime: Any, given: str) -> wire.Assistant | None:
+    async def made(self, given: str) -> wire.Assistant | None:
         """Return the assistant with this id that a client made, with its versions, or None if there is none."""
         if not is_uuid(given):
             return None
-        asked = wire.ListAssistantsRequest(assistant_id=given)
-        return next(iter((await runtime.ListAssistants(asked)).assistants), None)
+        found = (await self.ask(wire.ListAssistantsRequest(assistant_id=given))).assistants
+        return found[0] if found else None
 
-    async def completed(self, runtime: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def completed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request with the config and context of the assistant that it names. Its own keys take precedence."""
-        made = await self.made(runtime, str(body.get("assistant_id") or ""))
+        made = await self.made(str(body.get("assistant_id") or ""))
         if made is None:
             return dict(body)
         fields = json.loads(made.fields_json)
@@ -201,77 +248,67 @@ class Api:
             whole["configurable"] = inner[0] | inner[1]
         return {**body, "config": whole, "context": {**fields["context"], **context}}
 
-    def name_of(self, graph: str) -> str:
-        """Return the name under which clients know the graph of a thread or task."""
-        return self.default if graph in {"", OWN, self.gateway.settings.default_graph} else graph
+    async def thread(self, thread_id: str = "") -> wire.Thread:
+        """Return a thread, by default the one in the path. Raises NotFound.
 
-    async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
-        """Return a thread; if a run was accepted and has not begun, its status says so. Raises NotFound."""
-        queued = await runtime.ListWaitingRuns(wire.ListWaitingRunsRequest(thread_id=thread_id))
-        try:
-            found: wire.Thread = await runtime.GetThread(wire.GetThreadRequest(thread_id=thread_id))
-        except NotFound as error:
-            raise _unknown(thread_id) from error
+        If a run was accepted and has not begun, the thread's status says so.
+        """
+        of = thread_id or self.thread_id
+        queued = await self.ask(wire.ListWaitingRunsRequest(thread_id=of))
+        found: wire.Thread = await _of_thread(of, self.ask(wire.GetThreadRequest(thread_id=of)))
         if found.status in FINISHED | {""} and any(turn.status == "accepted" for turn in queued.turns):
             found.status = "accepted"
         return found
 
-    async def runs(self, runtime: Any, turns: Sequence[wire.Turn], **rest: Any) -> list[dict[str, Any]]:
+    async def runs(self, turns: Sequence[wire.Turn], **rest: Any) -> list[dict[str, Any]]:
         """Return turns as runs. A run of a deleted assistant names the assistant of its graph."""
         given = {json.loads(turn.run_json or "{}").get("assistant_id", "") for turn in turns}
-        gone = [one for one in given if await self.made(runtime, one) is None]
-        return [run_of(turn, assistant_id(self.name_of(turn.graph)), gone, **rest) for turn in turns]
+        gone = [one for one in given if await self.made(one) is None]
+        return [run_of(turn, assistant_id(self.api.name_of(turn.graph)), gone, **rest) for turn in turns]
 
-    async def values(self, runtime: Any, thread_id: str, asked: Iterable[wire.Interrupt]) -> dict[str, Any]:
+    async def values(self, thread_id: str, asked: Iterable[wire.Interrupt]) -> dict[str, Any]:
         """Return the newest values of a thread's state, with its pending approvals."""
-        state = await self.state(runtime, thread_id)
         waits = [to_interrupt(one) for one in asked]
-        return {**state["values"], **({"__interrupt__": waits} if waits else {})}
+        return {**(await self.state(thread_id))["values"], **({"__interrupt__": waits} if waits else {})}
 
-    async def state(self, runtime: Any, thread_id: str, **how: Any) -> dict[str, Any]:
+    async def state(self, thread_id: str, **how: Any) -> dict[str, Any]:
         """Return a state of a thread. Raises NotFound."""
-        try:
-            found = await runtime.GetState(wire.GetStateRequest(thread_id=thread_id, **how))
-        except NotFound as error:
-            if error.where != "thread_id":
-                raise
-            raise _unknown(thread_id) from error
+        found = await _of_thread(thread_id, self.ask(wire.GetStateRequest(thread_id=thread_id, **how)))
         return with_fields(json.loads(found.state_json))
 
-    async def asked(self, runtime: Any, thread_id: str = "", status: str = "pending") -> list[wire.Interrupt]:
-        """Return the approvals of a thread or of all threads, by default the pending ones."""
+    async def asked(self, thread_id: str, status: str = "pending") -> list[wire.Interrupt]:
+        """Return the approvals of a thread, by default the pending ones."""
         request = wire.ListInterruptsRequest(thread_id=thread_id, status=status, all=not status)
-        return list((await runtime.ListInterrupts(request)).interrupts)
+        return list((await self.ask(request)).interrupts)
 
-    async def shown(self, who: Who, runtime: Any, thread: wire.Thread, *, values: bool = True) -> dict[str, Any]:
+    async def shown(self, thread: wire.Thread, *, values: bool = True) -> dict[str, Any]:
         """Return a thread in the client's format, and record the approvals that it shows."""
-        asked = await self.seen(who, runtime, thread.thread_id) if thread.waiting else []
-        found = (await self.state(runtime, thread.thread_id))["values"] if values else None
-        return thread_of(thread, found, asked, self.name_of(thread.graph), assistant_id(self.name_of(thread.graph)))
+        asked = await self.seen(thread.thread_id) if thread.waiting else []
+        found = (await self.state(thread.thread_id))["values"] if values else None
+        name = self.api.name_of(thread.graph)
+        return thread_of(thread, found, asked, name, assistant_id(name))
 
-    async def seen(self, who: Who, runtime: Any, thread_id: str) -> list[wire.Interrupt]:
+    async def seen(self, thread_id: str) -> list[wire.Interrupt]:
         """Return the pending approvals of a thread, and record that a client gets them."""
-        asked = await self.asked(runtime, thread_id)
-        self.served.show(who.key, thread_id, asked)
+        asked = await self.asked(thread_id)
+        self.api.served.show(self.who.key, thread_id, asked)
         return asked
 
 
-class Handlers:
-    """The handlers of requests about one kind of object."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
-    @staticmethod
-    def page(found: Sequence[dict[str, Any]], body: Mapping[str, Any]) -> JSONResponse:
-        """Answer with the requested page of objects, each with the fields that the client selects."""
-        shown, headers = page_of(found, body)
-        return reply([selected(one, body.get("select")) for one in shown], headers=headers)
+async def _of_thread(thread_id: str, answer: Awaitable[Any]) -> Any:
+    """Return a daemon's answer about a thread. Raises NotFound, in the clients' words if the thread is unknown."""
+    try:
+        return await answer
+    except NotFound as error:
+        if error.where != "thread_id":
+            raise
+        raise NotFound(f"thread {thread_id[:80]!r} not found", hint="see: threads.search()") from error
 
 
-def routes_of(*each: tuple[str, str, Callable[[Request], Awaitable[Any]]]) -> list[Route]:
-    """Return routes, each from its method, its path and its handler."""
-    return [Route(path, handler, methods=[method]) for method, path, handler in each]
+async def _encoded(events: AsyncGenerator[Event]) -> AsyncIterator[bytes]:
+    async with aclosing(events):
+        async for one in events:
+            yield event(json.dumps(one.data, ensure_ascii=False), name=one.name, id_=one.id)
 
 
 class Followed:
@@ -282,12 +319,18 @@ class Followed:
         status: the last status seen of that turn; empty before that.
     """
 
-    def __init__(self, runtime: Any, clock: Clock, thread_id: str, turn_id: str, *, resumed: bool = False) -> None:
-        self._runtime, self._clock, self._thread_id = runtime, clock, thread_id
-        self.turn_id, self._resumed = turn_id, resumed
+    def __init__(self, call: Call, thread_id: str, turn_id: str = "", *, resumed: bool = False, after: int = 0) -> None:
+        """Follow a turn of the thread or, if none is named, all turns, from the event after number `after`."""
+        self._call, self._thread_id = call, thread_id
+        self.turn_id, self._resumed, self._after = turn_id, resumed, after
         self.status = self.error = ""
         self.ended = False
-        self.after = 0
+
+    async def end(self) -> None:
+        """Wait until the turn is over or waits for a person."""
+        async with aclosing(self.changes()) as changes:
+            async for _ in changes:
+                pass
 
     async def changes(self) -> AsyncGenerator[wire.RunEvent]:
         """Yield the events of the turn until it is over or waits for a person, or of all turns if none is named.
@@ -302,15 +345,15 @@ class Followed:
                     yield change
             except Unreachable:
                 away += 1
-                self.after = 0  # a runtime that was restarted counts from one
+                self._after = 0  # a runtime that was restarted counts from one
                 if away > LONGEST_AWAY:
                     raise
-                await self._clock.sleep(AWAY_S)
+                await self._call.clock.sleep(AWAY_S)
 
     async def _watched(self) -> AsyncGenerator[wire.RunEvent]:
         of = self.turn_id
-        request = wire.WatchRunRequest(thread_id=self._thread_id, turn_id=of, resumed=self._resumed, after=self.after)
-        async with aclosing(self._runtime.WatchRun(request)) as stream:
+        request = wire.WatchRunRequest(thread_id=self._thread_id, turn_id=of, resumed=self._resumed, after=self._after)
+        async with aclosing(self._call.daemons.WatchRun(request)) as stream:
             upcoming: asyncio.Future[Any] | None = None
             try:
                 while not self.ended and of == self.turn_id:
@@ -320,7 +363,7 @@ class Followed:
                         change, upcoming = upcoming.result(), None
                         if change is None:
                             return
-                        self.after = change.number or self.after
+                        self._after = change.number or self._after
                         await self._take(change)
                         yield change
                     elif self.turn_id:
@@ -336,16 +379,15 @@ class Followed:
         self.status = json.loads(change.data_json)["status"]
         if self.status in FINISHED:
             self.ended = True
-            self.error = (await self._runtime.GetTurn(wire.GetTurnRequest(turn_id=self.turn_id))).error
+            self.error = (await self._call.ask(wire.GetTurnRequest(turn_id=self.turn_id))).error
         elif self.status == "interrupted":
-            waits = wire.ListInterruptsRequest(thread_id=self._thread_id, status="pending")
-            self.ended = bool((await self._runtime.ListInterrupts(waits)).interrupts)
+            self.ended = bool(await self._call.asked(self._thread_id))
 
     async def _look(self) -> None:
         """Request the turn itself, because a message may be kept, or become the answer to a question."""
-        turn = await self._runtime.GetTurn(wire.GetTurnRequest(turn_id=self.turn_id))
+        turn = await self._call.ask(wire.GetTurnRequest(turn_id=self.turn_id))
         if turn.turn_id != self.turn_id:
-            self.turn_id, self.after = turn.turn_id, 0
+            self.turn_id, self._after = turn.turn_id, 0
         else:
             self.ended = turn.status in FINISHED | {"kept", "held"} and self.status == turn.status
             self.status, self.error = turn.status, turn.error

@@ -3,23 +3,21 @@
 The API adds no permission and stores nothing. `docs/langgraph-api.md` lists the answered and the refused requests.
 """
 
+from functools import partial
 from importlib import metadata
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from turnkeeper import errors
 from turnkeeper.config.surfaces import offered
 from turnkeeper.gateway.calls import Gateway, Offered, status_of
+from turnkeeper.gateway.lg import runs, store, tasks, threads
 from turnkeeper.gateway.lg.api import Api
 from turnkeeper.gateway.lg.requests import NoGraph, Unsupported, checked
-from turnkeeper.gateway.lg.runs import Runs
-from turnkeeper.gateway.lg.store import Store
-from turnkeeper.gateway.lg.tasks import Assistants, Crons
-from turnkeeper.gateway.lg.threads import Threads
 
 _CODES: dict[type[Exception], str] = {
     NoGraph: "no_graph",
@@ -56,10 +54,10 @@ async def _unknown(_request: Request, error: Exception) -> Response:
 
 def routes(api: Api) -> list[BaseRoute]:
     """Return all routes, more specific ones first."""
-    runs = Runs(api)
     public = [*(Route(path, lambda _request: JSONResponse({"ok": True})) for path in ("/ok", "/health"))]
-    parts = (Assistants(api), Crons(api), runs, Threads(api, runs), Store(api))
-    return [*public, Route("/info", _info), *(route for part in parts for route in part.routes())]
+    socket = WebSocketRoute("/threads/{thread_id}/stream/events", partial(threads.socket, api))
+    rows = (*tasks.ROUTES, *runs.ROUTES, *threads.ROUTES, *store.ROUTES)
+    return [*public, Route("/info", _info), socket, *(api.route(*row) for row in rows)]
 
 
 def surface(gateway: Gateway) -> Offered:

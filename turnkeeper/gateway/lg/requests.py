@@ -168,6 +168,10 @@ class RunRequest:
     options: Mapping[str, str]
     after_s: int = 0
 
+    @property
+    def is_decision(self) -> bool:
+        return self.decides or self.rejects
+
 
 def read_run(body: Mapping[str, Any]) -> RunRequest:
     """Parse a request for a run. Raises InvalidInput for an option that is not supported."""

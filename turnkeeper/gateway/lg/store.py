@@ -4,13 +4,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.api import Handlers, number, read_body, reply, routes_of
+from turnkeeper.gateway.lg.api import Call, Routes, number, page_of
 from turnkeeper.gateway.lg.conversation import time_of
 from turnkeeper.gateway.lg.requests import refuse
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -26,75 +24,65 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Store(Handlers):
-    def routes(self) -> list[Route]:
-        return routes_of(
-            ("PUT", "/store/items", self.put),
-            ("GET", "/store/items", self.get),
-            ("DELETE", "/store/items", self.delete),
-            ("POST", "/store/items/search", self.search),
-            ("POST", "/store/namespaces", self.namespaces),
-        )
+async def put(call: Call) -> Response:
+    body = call.body
+    if not isinstance(body.get("value"), dict):
+        raise InvalidInput("is not an object", where="value")
+    if body.get("ttl") is not None:
+        refuse("ttl", "memory is kept until it is forgotten", "leave it out")
+    if body.get("index") is not None:
+        refuse("index", "semantic search is configured per graph", "set store.index in langgraph.json")
+    text = json.dumps(body["value"], ensure_ascii=False)
+    namespace = _labels(body.get("namespace"), "namespace")
+    await call.ask(wire.PutMemoryRequest(key=_key(body), namespace=namespace, text=text, form="json"))
+    return Response(status_code=204)
 
-    async def put(self, request: Request) -> Response:
-        _, runtime = self._api.asks(request, Scope.WORK)
-        body = await read_body(request)
-        if not isinstance(body.get("value"), dict):
-            raise InvalidInput("is not an object", where="value")
-        if body.get("ttl") is not None:
-            refuse("ttl", "memory is kept until it is forgotten", "leave it out")
-        if body.get("index") is not None:
-            refuse("index", "semantic search is configured per graph", "set store.index in langgraph.json")
-        text = json.dumps(body["value"], ensure_ascii=False)
-        namespace = _labels(body.get("namespace"), "namespace")
-        await runtime.PutMemory(wire.PutMemoryRequest(key=_key(body), namespace=namespace, text=text, form="json"))
-        return Response(status_code=204)
 
-    async def get(self, request: Request) -> Response:
-        _, runtime = self._api.asks(request)
-        query = request.query_params
-        given = query.getlist("namespace")
-        labels = given[0].split(".") if len(given) == 1 else given
-        asked = wire.GetMemoryRequest(key=query.get("key", ""), namespace=_labels(labels, "namespace"))
-        try:
-            return reply(item_of(await runtime.GetMemory(asked)))
-        except NotFound:
-            return reply(None)  # the same answer as LangGraph's own server
+async def get(call: Call) -> dict[str, Any] | None:
+    given = call.query.getlist("namespace")
+    labels = _labels(given[0].split(".") if len(given) == 1 else given, "namespace")
+    try:
+        return item_of(await call.ask(wire.GetMemoryRequest(key=call.query.get("key", ""), namespace=labels)))
+    except NotFound:
+        return None  # the same answer as LangGraph's own server
 
-    async def delete(self, request: Request) -> Response:
-        _, runtime = self._api.asks(request, Scope.WORK)
-        body = await read_body(request) or dict(request.query_params)
-        asked = wire.GetMemoryRequest(key=_key(body), namespace=_labels(body.get("namespace"), "namespace"))
-        await runtime.ForgetMemory(asked)
-        return Response(status_code=204)
 
-    async def search(self, request: Request) -> Response:
-        """Answer with items of a namespace and its descendants. With a query, search by words."""
-        _, runtime = self._api.asks(request)
-        body = await read_body(request)
-        prefix, query = _labels(body.get("namespace_prefix") or [], "namespace_prefix", least=0), body.get("query")
-        if query:
-            asked = wire.SearchMemoryRequest(query=str(query), namespace=prefix, limit=_MOST)
-            entries = (await runtime.SearchMemory(asked)).entries
-        else:
-            entries = (await runtime.ListMemory(wire.ListMemoryRequest(namespace=prefix, limit=_MOST))).entries
-        wanted = body.get("filter") or {}
-        found = [one for entry in entries if fits((one := item_of(entry))["value"], wanted)]
-        start, limit = number(body.get("offset"), "offset", 0), number(body.get("limit"), "limit", 10)
-        return reply({"items": [one | {"score": None} for one in found[start : start + limit]]})
+async def delete(call: Call) -> Response:
+    body: Any = call.body or dict(call.query)
+    request = wire.GetMemoryRequest(key=_key(body), namespace=_labels(body.get("namespace"), "namespace"))
+    await call.daemons.ForgetMemory(request)
+    return Response(status_code=204)
 
-    async def namespaces(self, request: Request) -> Response:
-        _, runtime = self._api.asks(request)
-        body = await read_body(request)
-        asked = wire.ListMemoryNamespacesRequest(
-            prefix=_labels(body.get("prefix") or [], "prefix", least=0),
-            suffix=_labels(body.get("suffix") or [], "suffix", least=0),
-            max_depth=number(body.get("max_depth"), "max_depth", 0),
-            limit=_MOST,
-        )
-        found = [list(one.labels) for one in (await runtime.ListMemoryNamespaces(asked)).namespaces]
-        start, limit = number(body.get("offset"), "offset", 0), number(body.get("limit"), "limit", 100)
-        return reply({"namespaces": found[start : start + limit]})
+
+async def search(call: Call) -> dict[str, Any]:
+    """Answer with items of a namespace and its descendants. With a query, search by words."""
+    prefix = _labels(call.body.get("namespace_prefix") or [], "namespace_prefix", least=0)
+    asked: Any = wire.ListMemoryRequest(namespace=prefix, limit=_MOST)
+    if query := call.body.get("query"):
+        asked = wire.SearchMemoryRequest(query=query, namespace=prefix, limit=_MOST)
+    items, wanted = map(item_of, (await call.ask(asked)).entries), call.body.get("filter") or {}
+    shown, _ = page_of([one for one in items if fits(one["value"], wanted)], call.body)
+    return {"items": [one | {"score": None} for one in shown]}
+
+
+async def namespaces(call: Call) -> dict[str, Any]:
+    asked = wire.ListMemoryNamespacesRequest(
+        prefix=_labels(call.body.get("prefix") or [], "prefix", least=0),
+        suffix=_labels(call.body.get("suffix") or [], "suffix", least=0),
+        max_depth=number(call.body.get("max_depth"), "max_depth", 0),
+        limit=_MOST,
+    )
+    found = [list(one.labels) for one in (await call.ask(asked)).namespaces]
+    return {"namespaces": page_of(found, call.body, 100)[0]}
+
+
+ROUTES: Routes = (
+    ("PUT", "/store/items", put, Scope.WORK),
+    ("GET", "/store/items", get, Scope.READ),
+    ("DELETE", "/store/items", delete, Scope.WORK),
+    ("POST", "/store/items/search", search, Scope.READ),
+    ("POST", "/store/namespaces", namespaces, Scope.READ),
+)
 
 
 def _key(body: Mapping[str, Any]) -> str:

@@ -1,24 +1,26 @@
 """Assistants by the names that clients give, and the pages of lists."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from starlette.requests import Request
 
 from tests.support.clock import ManualClock
 from turnkeeper.errors import InvalidInput, NotFound, Unreachable
-from turnkeeper.gateway.lg.api import LONGEST_AWAY, Api, assistant_id, in_daemons, ordered, page_of, selected
-from turnkeeper.gateway.lg.runs import Runs, Started
+from turnkeeper.gateway.calls import Who
+from turnkeeper.gateway.keys import Scope
+from turnkeeper.gateway.lg.api import LONGEST_AWAY, Api, Call, assistant_id, in_daemons, ordered, page_of, selected
+from turnkeeper.gateway.lg.runs import Started, _following
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 class Runtime:
     """A runtime with a default graph, another one, and an assistant of the default one."""
 
-    async def ListAssistants(self, _request: wire.ListAssistantsRequest) -> wire.ListAssistantsResponse:
-        return wire.ListAssistantsResponse()
-
-    async def ListGraphs(self, _request: Any) -> wire.ListGraphsResponse:
+    async def ask(self, request: Any) -> wire.ListAssistantsResponse | wire.ListGraphsResponse:
+        if isinstance(request, wire.ListAssistantsRequest):
+            return wire.ListAssistantsResponse()
         graphs = [
             wire.Graph(name="garden", graph="garden", is_default=True),
             wire.Graph(name="research", graph="research"),
@@ -31,7 +33,18 @@ class Runtime:
 def api() -> Api:
     web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
     gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="garden"))
+    gateway.daemons = lambda _who: Runtime()
     return Api(gateway)
+
+
+@pytest.fixture
+def call(api: Api) -> Call:
+    return call_of(api)
+
+
+def call_of(api: Api) -> Call:
+    scope = {"type": "http", "headers": [], "query_string": b"", "who": Who(surface="api", scope=Scope.READ)}
+    return Call(api, Request(scope), Scope.READ)
 
 
 @pytest.mark.parametrize(
@@ -46,19 +59,19 @@ def api() -> Api:
     ],
 )
 async def test_an_assistant_is_found_by_its_name_its_id_and_the_default_ones_own_name(
-    api: Api, given: str, found: tuple[str, str]
+    call: Call, given: str, found: tuple[str, str]
 ) -> None:
-    known = await api.graph_of(Runtime(), given)
+    known = await call.graph_of(given)
     assert (known.name, in_daemons(known)) == found
 
 
-async def test_an_unknown_assistant_is_answered_with_the_names_that_there_are(api: Api) -> None:
+async def test_an_unknown_assistant_is_answered_with_the_names_that_there_are(call: Call) -> None:
     with pytest.raises(NotFound, match="brief, garden, research"):
-        await api.graph_of(Runtime(), "x")
+        await call.graph_of("x")
 
 
-async def test_an_assistant_of_the_default_graph_names_it_as_its_project_does(api: Api) -> None:
-    assert {one.name: one.graph for one in await api.assistants(Runtime())}["brief"] == "garden"
+async def test_an_assistant_of_the_default_graph_names_it_as_its_project_does(call: Call) -> None:
+    assert {one.name: one.graph for one in await call.assistants()}["brief"] == "garden"
 
 
 def test_a_thread_of_the_default_graph_has_its_name_and_agent0_is_another_word_for_it(api: Api) -> None:
@@ -88,14 +101,14 @@ async def test_whoever_waits_for_a_run_that_begins_later_is_told_in_the_end_that
     class Away:
         looks = 0
 
-        async def GetTask(self, _request: Any) -> None:
+        async def ask(self, _request: Any) -> None:
             self.looks += 1
             raise Unreachable("task-runner is not running")
 
-    api.gateway.clock = SimpleNamespace(sleep=_at_once)
-    runtime = Away()
+    runtime: Any = Away()
+    api.gateway = cast("Any", SimpleNamespace(clock=SimpleNamespace(sleep=_at_once), daemons=lambda _who: runtime))
     with pytest.raises(Unreachable):
-        await Runs(api)._following(runtime, Started("t", f"run-{0:032x}", ""))
+        await _following(call_of(api), Started("t", f"run-{0:032x}"))
     assert runtime.looks == LONGEST_AWAY + 1
 
 
