@@ -13,12 +13,12 @@ from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import TriggerHeader, header_of
 from agent_runtime.service.assistants import drop_assistant, list_assistants, put_assistant
 from agent_runtime.service.servicer import Runtime
-from agent_runtime.service.thread_records import LARGEST_METADATA, get_thread, is_within
+from agent_runtime.service.thread_records import LARGEST_METADATA, get_thread
 from agent_runtime.service.threads import ThreadImport
 from agent_runtime.store.schema import envelopes, thread_records
 from agent_runtime.store.turn_reads import bearing_on_thread, get_turn, newest_on_thread
 from agent_runtime.store.turn_writes import kept
-from turnkeeper.config.json_text import read_object
+from turnkeeper.config.json_text import is_within, read_object
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.rpc.callers import current
 from turnkeeper.storage.statements import upsert

@@ -4,7 +4,6 @@ An author's description is a JSON object for the author's own use: no agent read
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +14,7 @@ from agent_runtime.model.mapping import canonical, from_row, to_message
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store import turn_reads
 from agent_runtime.store.schema import interrupts, thread_records, turns
-from turnkeeper.config.json_text import read_object
+from turnkeeper.config.json_text import is_within, read_object
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.rpc.pages import page_of
@@ -117,17 +116,6 @@ def put_thread(
     put = upsert(thread_records, [thread_records.c.thread_id], ["metadata_json", "via", "updated_at_us"])
     connection.execute(put.values(row | {"created_at_us": began, "updated_at_us": to_us(at)}))
     return get_thread(connection, wire.GetThreadRequest(thread_id=thread_id))
-
-
-def is_within(wanted: Any, held: Any) -> bool:
-    """Return True if `held` contains `wanted`: objects by each wanted key, other values by equality.
-
-    >>> is_within({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}, "d": 3}), is_within({"a": 1}, {"a": True})
-    (True, False)
-    """
-    if isinstance(wanted, Mapping):
-        return isinstance(held, Mapping) and all(key in held and is_within(wanted[key], held[key]) for key in wanted)
-    return canonical({"": wanted}) == canonical({"": held})
 
 
 def _metadata(text: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import math
 import unicodedata
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
@@ -110,6 +111,18 @@ def is_deeper(value: object, levels: int) -> bool:
             return False
         inside = [child for item in inside for child in (item.values() if isinstance(item, dict) else item)]
     return True
+
+
+def is_within(wanted: Any, held: Any) -> bool:
+    """Return True if `held` contains `wanted`: objects by each wanted key, other values by equality.
+
+    >>> is_within({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}, "d": 3}), is_within({"a": 1}, {"a": True})
+    (True, False)
+    """
+    if isinstance(wanted, Mapping):
+        return isinstance(held, Mapping) and all(key in held and is_within(wanted[key], held[key]) for key in wanted)
+    first, second = (json.dumps(one, sort_keys=True, default=str) for one in (wanted, held))
+    return first == second
 
 
 def _finite(text: str) -> float:

@@ -11,8 +11,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
-from pydantic import BaseModel, TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic import BaseModel
 
 from agent_runtime.graph.checkpointer.threads_file import PastTurn
 from agent_runtime.graph.engine import inputs
@@ -109,11 +108,12 @@ async def described(graph: Any, xray: int | bool, namespace: str | None, recurse
 def schemas_of(graph: Any) -> dict[str, Any]:
     """Return the schemas of a graph; a field whose type has no schema accepts any value."""
     given, context = inputs.read_schema(graph), offered("context schema", graph.context_schema)
-    state = _of_state(graph) if isinstance(graph, CompiledStateGraph) else given.json_schema()
-    known = state["properties"]
-    output = {name: known.get(name, {}) for name in given.outputs if name in known}
     accepted = given.json_schema()
-    accepted["properties"] |= {"messages": _MESSAGES} if "messages" in accepted["properties"] else {}
+    state = _of_state(graph) if isinstance(graph, CompiledStateGraph) else given.json_schema()
+    for known in (accepted["properties"], state["properties"]):
+        if "messages" in known:
+            known["messages"] = _MESSAGES
+    output = {name: known[name] for name in given.outputs if name in known}
     return {
         "input_schema": accepted,
         "output_schema": {"type": "object", "properties": output} if output else state,
@@ -126,14 +126,8 @@ def schemas_of(graph: Any) -> dict[str, Any]:
 def _of_state(graph: Any) -> dict[str, Any]:
     hints = inputs.hints_of(graph.builder.state_schema)
     names = [name for name in graph.builder.schemas[graph.builder.state_schema] if name in graph.channels]
-    return {"type": "object", "properties": {name: _field(name, hints.get(name, Any)) for name in names}}
-
-
-def _field(name: str, hint: Any) -> dict[str, Any]:
-    try:
-        return _MESSAGES if name == "messages" else TypeAdapter(hint).json_schema()
-    except (PydanticUserError, NameError):
-        return {}
+    found = (inputs.Field(name=name, required=False, hint=hints.get(name, Any)) for name in names)
+    return {"type": "object", "properties": inputs.InputSchema(fields=tuple(found)).json_schema()["properties"]}
 
 
 def past_turns(values: Mapping[str, Any]) -> list[PastTurn]:

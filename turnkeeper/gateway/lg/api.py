@@ -21,7 +21,7 @@ from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg.approvals import Served, to_interrupt
 from turnkeeper.gateway.lg.conversation import FINISHED, OWN, is_uuid, run_of, thread_of
 from turnkeeper.gateway.lg.events import Event
-from turnkeeper.gateway.lg.requests import Once, checked
+from turnkeeper.gateway.lg.requests import Once, checked, configurable
 from turnkeeper.gateway.streams import EventStream, event
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -239,14 +239,10 @@ class Call:
         if made is None:
             return dict(body)
         fields = json.loads(made.fields_json)
-        config, context = body.get("config") or {}, body.get("context") or {}
-        if not isinstance(config, dict) or not isinstance(context, dict):
-            return dict(body)  # the parser refuses it
-        inner = [one.get("configurable") or {} for one in (fields["config"], config)]
-        whole = {**fields["config"], **config}
-        if isinstance(inner[1], dict) and any(inner):
-            whole["configurable"] = inner[0] | inner[1]
-        return {**body, "config": whole, "context": {**fields["context"], **context}}
+        whole = {**fields["config"], **(body.get("config") or {})}
+        if inner := configurable(fields) | configurable(body):
+            whole["configurable"] = inner
+        return {**body, "config": whole, "context": {**fields["context"], **(body.get("context") or {})}}
 
     async def thread(self, thread_id: str = "") -> wire.Thread:
         """Return a thread, by default the one in the path. Raises NotFound.

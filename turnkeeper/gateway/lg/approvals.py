@@ -122,24 +122,26 @@ def decide(asked: wire.Interrupt, value: object) -> wire.ResolveInterruptRequest
         InvalidInput: the answer has no form that this approval accepts.
         Conflict: the answer is about a different call than the pending one.
     """
-    choices = read_choices(value)
+    choices, calls = read_choices(value), _calls(asked)
     request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
-    if asked.kind != "question":
-        if choices is None or len(choices) != 1:
-            raise InvalidInput(f"is not a decision about one call of {asked.tool}", where=_WHERE, hint=FORMS)
-        return _about_call(request, asked, choices[0])
-    if (asks := forms.request_in(asked)) is not None:
-        return _in_form(request, asks, choices)
-    return _answer(request, choices, value, forms.question_of(asked))
+    if not calls:
+        return _answer(request, choices, value, forms.question_of(asked))
+    if choices is None or len(choices) not in {1, len(calls)}:
+        what = f"one call of {calls[0].tool}" if len(calls) == 1 else f"{len(calls)} calls"
+        raise InvalidInput(f"is not a decision about {what}", where=_WHERE, hint=FORMS)
+    each = choices if len(choices) == len(calls) else choices * len(calls)
+    for call, choice in zip(calls, each, strict=True):
+        if choice.name and choice.name != call.tool:
+            what = f"is a decision about {choice.name[:80]}, but the pending call is {call.tool}"
+            raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
+    asks = forms.request_in(asked)
+    return _about_call(request, calls[0], each[0]) if asks is None else _in_form(request, asks, each)
 
 
 def _about_call(
-    request: wire.ResolveInterruptRequest, asked: wire.Interrupt, choice: Choice
+    request: wire.ResolveInterruptRequest, call: forms.Call, choice: Choice
 ) -> wire.ResolveInterruptRequest:
-    if choice.name and choice.name != asked.tool:
-        what = f"is a decision about {choice.name[:80]}, but the pending call is {asked.tool}"
-        raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
-    changed = choice.args is not None and choice.args != json.loads(asked.args_json or "{}")
+    changed = choice.args is not None and choice.args != call.args
     if choice.way == "edit" and choice.args is None:
         raise InvalidInput("an edit needs its arguments", where=_WHERE, hint=FORMS)
     if choice.way in {"approve", "edit"}:
@@ -151,18 +153,10 @@ def _about_call(
 
 
 def _in_form(
-    request: wire.ResolveInterruptRequest, asks: forms.Request, choices: Sequence[Choice] | None
+    request: wire.ResolveInterruptRequest, asks: forms.Request, each: Sequence[Choice]
 ) -> wire.ResolveInterruptRequest:
     """Return a decision in the form that the graph asked for, from either of the clients' forms."""
-    calls = asks.calls
-    if choices is None or len(choices) not in {1, len(calls)}:
-        raise InvalidInput(f"is not a decision about {len(calls)} calls", where=_WHERE, hint=FORMS)
-    each = choices if len(choices) == len(calls) else [choices[0]] * len(calls)
-    for call, choice in zip(calls, each, strict=True):
-        if choice.name and choice.name != call.tool:
-            what = f"is a decision about {choice.name[:80]}, but the pending call is {call.tool}"
-            raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
-    given = [replace(choice, args=choice.args or call.args) for call, choice in zip(calls, each, strict=True)]
+    given = [replace(choice, args=choice.args or call.args) for call, choice in zip(asks.calls, each, strict=True)]
     answer: Any = forms.answer(asks, given)
     if asks.form == "inbox":  # in this form, an acceptance has no arguments
         answer = [{**one, "args": None} if one["type"] == "accept" else one for one in answer]

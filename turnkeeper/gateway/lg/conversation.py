@@ -156,20 +156,6 @@ def _name(place: dict[str, Any], known: Mapping[str, Any]) -> None:
             _name(inner, known)
 
 
-def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return True if metadata contains all wanted values. Nested objects are compared in the same way.
-
-    >>> holds({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2}})
-    True
-    """
-    for key, value in wanted.items():
-        held = metadata.get(key)
-        same = holds(held, value) if isinstance(held, Mapping) and isinstance(value, Mapping) else held == value
-        if key not in metadata or not same:
-            return False
-    return True
-
-
 def time_of(message: Any, name: str) -> str | None:
     """Return an instant from a message in the clients' format, or None if it is not set."""
     if not message.HasField(name):

@@ -45,7 +45,7 @@ def spec_of(
         InvalidInput: the cron has a field that a task does not support.
     """
     _check(body)
-    metadata = _object(body, "metadata")
+    metadata = body.get("metadata") or {}
     own = _object(metadata, "turnkeeper")
     spec = wire.TaskSpec(
         name=metadata["name"] if isinstance(metadata.get("name"), str) else name,
@@ -106,7 +106,7 @@ def changed_spec(task: wire.Task, body: Mapping[str, Any], graph: str | None) ->
     if "metadata" in body:
         kept = {key: value for key, value in spec.tags.items() if not key.startswith(_TAG)}
         spec.ClearField("tags")
-        spec.tags.update(kept | tags_of(_object(body, "metadata")))
+        spec.tags.update(kept | tags_of(body.get("metadata") or {}))
     if graph is not None:
         spec.graph = graph
     _change(spec, body)
@@ -115,11 +115,11 @@ def changed_spec(task: wire.Task, body: Mapping[str, Any], graph: str | None) ->
 
 def _change(spec: wire.TaskSpec, body: Mapping[str, Any]) -> None:
     if body.get("schedule"):
-        spec.cron = _text(body, "schedule")
+        spec.cron = body["schedule"]
     if "end_time" in body:
         spec.ClearField("end_at")
         if body["end_time"]:
-            spec.end_at = _text(body, "end_time")
+            spec.end_at = body["end_time"]
     if body.get("input") is not None:
         given = _object(body, "input")
         spec.prompt = _only_text(given.get("messages")).replace("{{", "\\{{")  # a client's text has no variables
@@ -141,8 +141,8 @@ def _only_text(messages: object) -> str:
 
 def _check(body: Mapping[str, Any]) -> None:
     refuse_options(body, PERMITTED)
-    config = body.get("config") if isinstance(body.get("config"), dict) else {}
-    if other := next((name for name, value in (config or {}).items() if name != "configurable" and value), ""):
+    config = body.get("config") or {}
+    if other := next((name for name, value in config.items() if name != "configurable" and value), ""):
         refuse(f"config.{other}", "only configurable is supported for crons", "leave it out, or start runs with it")
     if body.get("on_run_completed") not in {None, "keep"}:
         refuse("on_run_completed", "threads are kept", "leave it out; the answer says keep")
@@ -157,12 +157,6 @@ def _object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("is not an object", where=name)
     return value
-
-
-def _text(body: Mapping[str, Any], name: str) -> str:
-    if not isinstance(body[name], str):
-        raise InvalidInput("is not a string", where=name)
-    return str(body[name])
 
 
 def tags_of(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -35,7 +35,9 @@ RUN = frozenset(
         *("interrupt_before", "interrupt_after", "metadata", "webhook", "after_seconds"),
     }
 )
-_CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "run_name": str, "metadata": dict}
+_CONFIG: Mapping[str, type] = {
+    "max_concurrency": int, "metadata": dict, "recursion_limit": int, "run_name": str, "tags": list,
+}  # fmt: skip
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 LONGEST_AFTER_S = 366 * 24 * 3600
 LONGEST_SHOWN = 4000  # characters of an input without a human message, in the conversation
@@ -63,9 +65,10 @@ _TEXTS = (
     *("method", "multitask_strategy", "on_completion", "on_disconnect", "on_run_completed", "query", "schedule"),
     *("description", "sort_by", "sort_order", "status", "thread_id", "timezone", "webhook"),
 )
+_OBJECTS = ("command", "config", "context", "filter", "metadata")
 _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(_TEXTS, ("a string", _is_text)),
-    **dict.fromkeys(("metadata", "filter"), ("an object", lambda value: isinstance(value, dict))),
+    **dict.fromkeys(_OBJECTS, ("an object", lambda value: isinstance(value, dict))),
     **dict.fromkeys(("ids", "run_ids", "channels"), ("a list of strings", _are_texts)),
     **dict.fromkeys(("stream_mode", "select"), ("a string or list of strings", lambda v: _is_text(v) or _are_texts(v))),
     "enabled": ("true or false", lambda value: isinstance(value, bool)),
@@ -78,6 +81,8 @@ def checked(body: dict[str, Any]) -> dict[str, Any]:
         kind, fits = _TYPES.get(name, ("", None))
         if fits is not None and value is not None and not fits(value):
             raise InvalidInput(f"is not {kind}", where=name)
+    if not isinstance(configurable(body), dict):
+        raise InvalidInput("is not an object", where="config.configurable")
     return body
 
 
@@ -93,16 +98,16 @@ def refuse_options(body: Mapping[str, Any], permitted: Collection[str]) -> None:
             refuse(name, *_REFUSED.get(name, ("the option is unknown", "leave it out")))
 
 
+def configurable(body: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = (body.get("config") or {}).get("configurable") or {}
+    return found
+
+
 def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a message or task for a client's `config` and `context`. Raises InvalidInput."""
-    config, context = body.get("config") or {}, body.get("context") or {}
-    if not isinstance(config, dict) or not isinstance(context, dict):
-        raise InvalidInput("is not an object", where="config" if not isinstance(config, dict) else "context")
-    given = config.get("configurable") or {}
-    if not isinstance(given, dict):
-        raise InvalidInput("is not an object", where="config.configurable")
-    own = {key: value for key, value in given.items() if key not in _IDS and not key.startswith("__")}
-    said = {"config_json": own, "context_json": context}
+    """Return the fields of a message or task for a client's `config` and `context`."""
+    given = configurable(body).items()
+    own = {key: value for key, value in given if key not in _IDS and not key.startswith("__")}
+    said = {"config_json": own, "context_json": body.get("context")}
     return {field: json.dumps(value, ensure_ascii=False) for field, value in said.items() if value}
 
 
@@ -121,10 +126,9 @@ def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, An
     for name, value in (body.get("config") or {}).items():
         if name == "configurable" or value in (None, [], {}, ""):
             continue
-        fits = _are_texts(value) if name == "tags" else isinstance(value, _CONFIG.get(name, ()))
-        if name != "tags" and name not in _CONFIG:
-            refuse(f"config.{name}", "the option is unknown", f"give {', '.join(sorted(_CONFIG))} or tags")
-        if not fits:
+        if name not in _CONFIG:
+            refuse(f"config.{name}", "the option is unknown", f"give {', '.join(_CONFIG)}")
+        if not isinstance(value, _CONFIG[name]) or (name == "tags" and not _are_texts(value)):
             kind = "list of strings" if name == "tags" else _CONFIG[name].__name__
             raise InvalidInput("has the wrong type", where=f"config.{name}", hint=f"give a value of type {kind}")
         config[name] = value
@@ -180,7 +184,7 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
         refuse("on_completion", "threads are kept", "leave it out, or give keep")
     if (busy := body.get("multitask_strategy") or "enqueue") not in STRATEGIES:
         raise InvalidInput("is not a strategy", where="multitask_strategy", hint=f"one of {', '.join(STRATEGIES)}")
-    command = _command(body.get("command"))
+    command = _command(body.get("command") or {})
     replays = not command and body.get("input") is None
     text, message_id, given = ("", "", {}) if command or replays else _input(body["input"])
     modes = read_modes(body.get("stream_mode"))
@@ -237,17 +241,13 @@ def read_write(body: Mapping[str, Any]) -> RunRequest:
 
 
 def _assistant(body: Mapping[str, Any]) -> str:
-    if not isinstance(body.get("assistant_id"), str) or not body["assistant_id"]:
+    if not body.get("assistant_id"):
         raise InvalidInput("is missing", where="assistant_id", hint="give the name of a graph, such as agent0")
     return str(body["assistant_id"])
 
 
-def _command(command: object) -> dict[str, Any]:
+def _command(command: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command. A command takes precedence over an input, which agent-chat-ui sends as an empty object."""
-    if command is None:
-        return {}
-    if not isinstance(command, dict):
-        raise InvalidInput("is not an object", where="command")
     if command.get("update") or command.get("goto") not in (None, [], "__end__"):
         part = "update" if command.get("update") else "goto"
         why = "a command cannot change a thread's state or choose its next node"
@@ -269,10 +269,7 @@ def _checkpoint(body: Mapping[str, Any]) -> str:
         what = "a state of a subgraph is neither written nor forked"
         refuse("checkpoint.checkpoint_ns", what, "name a state of the graph")
     found = given.get("checkpoint_id") if isinstance(given, dict) else given
-    config = body.get("config")
-    configurable = config.get("configurable") if isinstance(config, dict) else None
-    named = configurable.get("checkpoint_id") if isinstance(configurable, dict) else None
-    found = found or body.get("checkpoint_id") or named or ""
+    found = found or body.get("checkpoint_id") or configurable(body).get("checkpoint_id") or ""
     if not isinstance(found, str):
         raise InvalidInput("is not a string", where="checkpoint_id")
     return found

@@ -7,11 +7,12 @@ from uuid import UUID  # noqa: TID251 - the digits come from the gateway's entro
 
 from starlette.responses import JSONResponse, Response
 
+from turnkeeper.config.json_text import is_within
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.api import Call
-from turnkeeper.gateway.lg.conversation import holds, is_uuid, time_of
+from turnkeeper.gateway.lg.conversation import is_uuid, time_of
 from turnkeeper.gateway.lg.crons import LATER_TAG, changed_spec, cron_of, spec_of
 from turnkeeper.gateway.lg.requests import graph_options, refuse, refuse_options, run_options
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
@@ -30,9 +31,9 @@ async def _assistants(call: Call) -> list[dict[str, Any]]:
     body = call.body
     wanted = {"graph_id": call.api.name_of(body["graph_id"])} if body.get("graph_id") else {}
     said = str(body.get("name") or "").lower()
-    fits = (one for one in found if holds(one, wanted) and said in str(one["name"]).lower())
+    fits = (one for one in found if is_within(wanted, one) and said in str(one["name"]).lower())
     metadata = body.get("metadata") or {}
-    return [one for one in fits if call.who.sees(one["metadata"]) and holds(one["metadata"], metadata)]
+    return [one for one in fits if call.who.sees(one["metadata"]) and is_within(metadata, one["metadata"])]
 
 
 def _declared(call: Call, one: runtime.Graph) -> dict[str, Any]:
@@ -164,7 +165,7 @@ async def list_versions(call: Call) -> Response:
     made = await call.made(call.path["assistant_id"])
     each = [await get_assistant(call)] if made is None else [_made(made, one) for one in made.versions_json][::-1]
     wanted = call.body.get("metadata") or {}
-    shown, headers = lg.page_of([one for one in each if holds(one["metadata"], wanted)], call.body)
+    shown, headers = lg.page_of([one for one in each if is_within(wanted, one["metadata"])], call.body)
     return JSONResponse(shown, headers=headers)
 
 
@@ -265,7 +266,7 @@ async def _crons(call: Call) -> list[dict[str, Any]]:
     wanted = {name: body[name] for name in ("thread_id", "enabled") if body.get(name) is not None}
     if body.get("assistant_id"):
         wanted["assistant_id"] = lg.assistant_id((await call.graph_of(body["assistant_id"])).name)
-    return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
+    return [one for one in found if is_within(wanted, one) and is_within(body.get("metadata") or {}, one["metadata"])]
 
 
 async def search_crons(call: Call) -> Response:

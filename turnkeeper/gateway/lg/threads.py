@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from turnkeeper.config.json_text import is_within
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import who_of
@@ -16,7 +17,7 @@ from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg import runs
 from turnkeeper.gateway.lg.api import Api, Call, Followed
-from turnkeeper.gateway.lg.conversation import FINISHED, holds, run_status, state_with, thread_of
+from turnkeeper.gateway.lg.conversation import FINISHED, run_status, state_with, thread_of
 from turnkeeper.gateway.lg.events import CHANNELS, PROTOCOL_MODES, Event, RunStream, ThreadProtocol
 from turnkeeper.gateway.lg.requests import MODES, checked, refuse, refuse_options
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -43,7 +44,7 @@ async def create(call: Call) -> dict[str, Any]:
     put = wire.PutThreadRequest(
         thread_id=body.get("thread_id") or "",
         channel=call.api.channel,
-        metadata_json=_metadata(body),
+        metadata_json=json.dumps(body.get("metadata") or {}, ensure_ascii=False),
         must_be_new=True,
     )
     return await call.shown(await call.ask(put))
@@ -53,7 +54,8 @@ async def update(call: Call) -> Any:
     """Change single keys of a thread's metadata."""
     refuse_options(call.body, {"metadata"})
     thread = await call.thread()
-    changed = await call.ask(wire.PutThreadRequest(thread_id=thread.thread_id, metadata_json=_metadata(call.body)))
+    text = json.dumps(call.body.get("metadata") or {}, ensure_ascii=False)
+    changed = await call.ask(wire.PutThreadRequest(thread_id=thread.thread_id, metadata_json=text))
     if "return=minimal" in call.request.headers.get("prefer", ""):
         return Response(status_code=204)
     return await call.shown(changed)
@@ -99,7 +101,7 @@ async def _found(call: Call, body: dict[str, Any]) -> tuple[list[dict[str, Any]]
             if not call.who.sees(one["metadata"]):
                 continue
             known[thread.thread_id] = thread
-            fits = holds(one["metadata"], wanted) and body.get("status") in {None, one["status"]}
+            fits = is_within(wanted, one["metadata"]) and body.get("status") in {None, one["status"]}
             if fits and (ids is None or thread.thread_id in ids):
                 found.append(one)
     return found, known
@@ -126,7 +128,7 @@ async def state_at(call: Call) -> dict[str, Any]:
 
 async def history(call: Call) -> list[dict[str, Any]]:
     """Answer with the stored states of a thread, newest first."""
-    body: Any = call.body if call.method == "POST" else dict(call.query)
+    body: Any = call.body if call.method == "POST" else checked(dict(call.query))
     before, limit = body.get("before"), lg.number(body.get("limit"), "limit", 10)
     before = before.get("checkpoint_id") if isinstance(before, dict) else before
     place = body.get("checkpoint")
@@ -134,7 +136,7 @@ async def history(call: Call) -> list[dict[str, Any]]:
         thread_id=call.thread_id,
         before=str(before or ""),
         limit=limit,
-        metadata_json=_metadata(body),
+        metadata_json=json.dumps(body.get("metadata") or {}, ensure_ascii=False),
         checkpoint_ns=str(place.get("checkpoint_ns") or "") if isinstance(place, dict) else "",
     )
     found = [json.loads(text) for text in (await call.ask(asked)).states_json if limit]
@@ -348,13 +350,6 @@ async def _sent(socket: WebSocket, message: dict[str, Any]) -> None:
 
 def _params(body: dict[str, Any]) -> dict[str, Any]:
     return body["params"] if isinstance(body.get("params"), dict) else {}
-
-
-def _metadata(body: dict[str, Any]) -> str:
-    metadata = body.get("metadata") or {}
-    if not isinstance(metadata, dict):
-        raise InvalidInput("is not an object", where="metadata")
-    return json.dumps(metadata, ensure_ascii=False) if metadata else ""
 
 
 def _success(body: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
