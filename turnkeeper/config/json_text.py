@@ -3,7 +3,6 @@
 import json
 import math
 import unicodedata
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
@@ -119,8 +118,8 @@ def is_within(wanted: Any, held: Any) -> bool:
     >>> is_within({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}, "d": 3}), is_within({"a": 1}, {"a": True})
     (True, False)
     """
-    if isinstance(wanted, Mapping):
-        return isinstance(held, Mapping) and all(key in held and is_within(wanted[key], held[key]) for key in wanted)
+    if isinstance(wanted, dict):
+        return isinstance(held, dict) and all(key in held and is_within(wanted[key], held[key]) for key in wanted)
     return len({json.dumps(one, sort_keys=True, default=str) for one in (wanted, held)}) == 1
 
 

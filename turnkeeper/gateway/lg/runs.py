@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 from turnkeeper.bus.envelope import turn_id_of
 from turnkeeper.config.surfaces import required
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
-from turnkeeper.gateway.calls import Who
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg import requests
@@ -65,7 +64,7 @@ async def start(
     asked = replace(asked, run={**asked.run, "assistant_id": name, "metadata": metadata})
     if asked.replays and not thread_id:
         requests.refuse_missing()
-    if not (asked.is_decision or asked.replays or _may_decide(call.who)):
+    if not (asked.is_decision or asked.replays or _may_decide(call)):
         asked = replace(asked, run={**asked.run, "no_answer": True})  # a message may answer a graph's question
     thread = await _thread(call, thread_id, asked)
     if thread.waiting and "no_answer" in asked.run:
@@ -161,7 +160,7 @@ async def _thread(call: Call, thread_id: str, asked: requests.RunRequest) -> wir
 
 
 async def _decide(call: Call, thread_id: str, asked: requests.RunRequest) -> str:
-    if not _may_decide(call.who):
+    if not _may_decide(call):
         hint = "make another key: turnkeeper web keys make NAME --scope decide"
         raise Denied("this key may not decide", where="command.resume", hint=hint)
     if asked.rejects:
@@ -486,8 +485,8 @@ async def delete(_call: Call) -> None:
     requests.refuse("run", "its record stays", "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
 
 
-def _may_decide(who: Who) -> bool:
-    return who.scope is not None and who.scope >= Scope.DECIDE
+def _may_decide(call: Call) -> bool:
+    return call.who.scope is not None and call.who.scope >= Scope.DECIDE
 
 
 def _modes_in(call: Call) -> list[str]:

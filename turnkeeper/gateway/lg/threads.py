@@ -12,7 +12,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from turnkeeper.config.json_text import is_within
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.gateway import streams
-from turnkeeper.gateway.calls import who_of
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg import runs
@@ -276,7 +275,7 @@ async def _subscribed(call: Call, body: dict[str, Any]) -> ThreadProtocol:
 async def socket(api: Api, socket: WebSocket) -> None:
     """Answer the commands of a client, and send the events that it subscribes to, until it disconnects."""
     streams_open = api.gateway.streams
-    if (counted := streams_open.enter(who_of(socket))) is None:
+    if (counted := streams_open.enter(socket.scope["who"])) is None:
         await JSONResponse({"detail": "too many streams are open"}, 429)(socket.scope, socket.receive, socket.send)
         return
     following: set[asyncio.Task[None]] = set()
