@@ -13,7 +13,7 @@ from task_runner.cli.rows import fire_row
 from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.console.unseen import in_words, plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
@@ -167,7 +167,7 @@ def _show_answer(chosen: Runner, fire: Any, channel: str, output: console.Output
         with suppress(TurnkeeperError):  # the answer exists, but its runtime does not answer now
             said = chosen.answer_of(fire.turn_id, channel)
     if said:
-        console.say(f"\n{said}\n")
+        console.say(f"\n{offered('fields in words', said) or said}\n")
     console.note(f"{'all of it' if said else 'its answer'}: turnkeeper conversation show {channel}")
 
 

@@ -143,6 +143,25 @@ async def test_the_report_of_a_scheduled_run_is_read_over_mcp(lg: Lg) -> None:
     assert "about pumps" in told
 
 
+def test_a_result_is_laid_out_where_people_read_it(lg: Lg) -> None:
+    """The topic is so long that the turn's summary ends within it."""
+    topic = " ".join(["pressure"] * 24)
+    lg.cron(lg.thread(), input={"topic": topic}, metadata={"name": "boiler"})
+    done = lg.constellation.command("task-runner", "run", "boiler", "--wait")
+    laid_out = f"topic: {topic}\ndone:\n  - plan\n  - draft\n  - publish\nreport: about {topic}"
+    assert laid_out in done
+    (entry,) = lg.constellation.history("boiler")
+    told = lg.constellation.command("agent-runtime", "turns", "show", entry["turn_id"])
+    assert "topic: pressure pressure" in told
+    assert '"topic"' not in told
+    lg.web.log_in()
+    page = lg.web.ask(f"/ui/turns/{entry['turn_id']}", cookie=lg.web.cookie).body
+    assert f'<pre tabindex="0" aria-label="Result">{laid_out}</pre>' in page
+    today = lg.web.ask("/ui/", cookie=lg.web.cookie).body
+    assert '<dd class="as-is">topic: pressure pressure' in page
+    assert '<p class="as-is">topic: pressure pressure' in today
+
+
 async def test_only_who_may_decide_answers_a_question_by_a_message(lg: Lg) -> None:
     thread = lg.thread()
     lg.ask("POST", f"/threads/{thread}/runs/wait", {"assistant_id": "agent0", "input": {"topic": "which"}})

@@ -15,6 +15,8 @@ from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LONGEST_ANSWER = 1000
+_LONGEST_NAME = 100  # characters of a field's name that a cut can divide
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ON_TIME_S = 60.0  # smaller delays are not reported as late
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
 _BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
@@ -56,8 +58,10 @@ def answer_text(text: str) -> str:
     return clipped(", ".join(f"{key}: {_field(one)}" for key, one in value.items()), LONGEST_ANSWER)
 
 
-def fields_text(text: str, role: str) -> str:
-    """Format an agent's JSON object as one line per field, with nested values indented; empty for any other text.
+def fields_text(text: str, role: str = "agent") -> str:
+    r"""Format an agent's JSON object as one line per field, with nested values indented; empty for any other text.
+
+    If the text ends with an ellipsis, its end was cut: format the fields before the cut.
 
     >>> print(fields_text('{"sky": "rain", "report": {"depth": 7, "at": ["pond", "brook"]}, "late": null}', "agent"))
     sky: rain
@@ -69,9 +73,31 @@ def fields_text(text: str, role: str) -> str:
     late: -
     >>> fields_text('[1]', "agent"), fields_text("{not JSON", "agent"), fields_text('{"a": 1}', "author")
     ('', '', '')
+    >>> fields_text('{"sky": "rain", "at": ["po…'), fields_text('{"sky": "rain", "dep…')
+    ('sky: rain\nat:\n  - po…', 'sky: rain…')
     """
-    value = parsed(text) if role == "agent" and text.lstrip().startswith("{") else None
-    return "\n".join(_lines_of(value)) if isinstance(value, dict) and value else ""
+    if role != "agent" or not text.lstrip().startswith("{"):
+        return ""
+    value, cut = (_before_cut(text[:-1]), "…") if text.endswith("…") else (parsed(text), "")
+    return "\n".join(_lines_of(value)) + cut if isinstance(value, dict) and value else ""
+
+
+def _before_cut(text: str) -> Any:
+    """Return the part of a JSON object before its cut; an empty object if the text is not the beginning of one."""
+    whole = (text[:end] + _ends(text[:end]) for end in range(len(text), max(len(text) - _LONGEST_NAME, 0), -1))
+    return next(filter(None, map(parsed, whole)), {})
+
+
+def _ends(text: str) -> str:
+    """Return the quote and the brackets that end a cut JSON text."""
+    bare, quote, _ = _STRING.sub("", text).partition('"')
+    ends: list[str] = []
+    for mark in bare:
+        if mark in "{[":
+            ends.append("}" if mark == "{" else "]")
+        elif mark in "]}":
+            ends = ends[:-1]
+    return quote + "".join(reversed(ends))
 
 
 def _lines_of(value: object, indent: str = "") -> Iterator[str]:

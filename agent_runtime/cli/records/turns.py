@@ -126,6 +126,7 @@ def _turn(given: str, ask: Ask) -> Row:
 
 def _lines(row: Row) -> list[tuple[str, str]]:
     cause = f"task {row['task_name']}, fire {row['fire_id']}, attempt {row['attempt']}" if row["fire_id"] else "author"
+    summary = row["summary"] + "…" * (len(row["summary"]) >= LONGEST_SUMMARY)
     asked = " (cancel requested)" if row["cancel_requested"] and row["status"] not in FINISHED else ""
     return lines_of(
         row,
@@ -137,7 +138,7 @@ def _lines(row: Row) -> list[tuple[str, str]]:
         ended=shown(row["ended_at"]),
         took=span(row["started_at"], row["ended_at"]),
         tokens=_tokens(row),
-        summary=row["summary"] + "…" * (len(row["summary"]) >= LONGEST_SUMMARY),
+        summary=offered("fields in words", summary) or summary,
     )
 
 

@@ -64,6 +64,7 @@ def environment() -> Environment:
     made.filters["thousands"] = "{:,}".format
     made.filters["documents"] = lambda said: offered("documents in words", said) or said
     made.filters["written"] = text.written
+    made.filters["fields"] = lambda said, role="agent": text.cut(offered("fields in words", said, role) or "")
     made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
     made.tests["unmet"] = lambda turn: turn.error.startswith(views.UNMET)
     made.globals |= {"took": text.span} | {one.__name__: one for one in _CALLED}

@@ -64,9 +64,13 @@ def markdown(text: str, below: int = 3, *, said: bool = False) -> Markup:
     >>> markdown("*a* <script> [x](javascript:1)")
     Markup('<p><em>a</em> &lt;script&gt; [x](javascript:1)</p>\n')
     """
-    cut = f"\n\n… {len(text) - LONGEST} more characters" if len(text) > LONGEST else ""
-    rendered = _MARKDOWN.render(text[:LONGEST] + cut, {"below": below})
+    rendered = _MARKDOWN.render(cut(text), {"below": below})
     return Markup((prose if said else plain)(rendered))  # noqa: S704  escaped by the renderer, html is off
+
+
+def cut(text: str) -> str:
+    """Return the beginning of a text that is too long for the page, with the number of characters left out."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n\n… {len(text) - LONGEST} more characters"
 
 
 def written(text: str) -> Markup:
