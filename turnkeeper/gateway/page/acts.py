@@ -71,7 +71,7 @@ class Acts:
         try:
             if not said:
                 raise InvalidInput("is not a decision", where="do", hint="approve, reject, edit or answer")
-            await self._ask(who := need(request, Scope.DECIDE), _decision(kind, id_, does, form, text))
+            said += _stands(await self._ask(who := need(request, Scope.DECIDE), _decision(kind, id_, does, form, text)))
         except Unsure as error:
             unsure = f"{error}. Your decision may still be recorded: {about}. This page will say whether it was."
             fate = Fate(kind=kind, id=id_, does=does, via=who.via, about=about, said=said, sent=error.sent)
@@ -329,7 +329,7 @@ def told(fate: Fate, found: Any) -> tuple[str, str]:
         return "bad", f"Your decision was not recorded, and this still waits for you: {fate.about}"
     state = found.decision if isinstance(found, agents.Interrupt) else found.lifecycle
     if found.decided_by == fate.via and state in _STATES_AFTER[fate.does]:
-        return "good", f"Your decision was recorded. {fate.said}"
+        return "good", f"Your decision was recorded. {fate.said}{_stands(found)}"
     by = f", by {found.decided_by}" if found.decided_by else ""
     return "bad", f"Your decision was not recorded: this was already decided ({state}{by}): {fate.about}"
 
@@ -345,6 +345,13 @@ def decided(kind: str, does: str, about: str, text: str) -> str:
         else ""
     )
     return f"{done}: {about}.{given}{f' {_FOLLOWS[does]}.' if ours else ''}"
+
+
+def _stands(found: Any) -> str:
+    """Name the standing exception that was given with a decision. Empty if there is none."""
+    number = found.exception if isinstance(found, agents.Interrupt) else 0
+    does = f" {found.task_name} makes this very call without a question from now on: standing exception {number}."
+    return f"{does} To end it, run: turnkeeper approvals exceptions revoke {number}" if number else ""
 
 
 def _decision(kind: str, id_: str, does: str, form: Mapping[str, str], text: str) -> Message:

@@ -140,13 +140,15 @@ class Reads:
 
     async def conversation(self, request: Request) -> Response:
         channel = request.path_params["channel"]
-        found, tasks = await asyncio.gather(
+        found, tasks, asked = await asyncio.gather(
             self._ask(agents.GetConversationRequest(channel=channel, limit=MOST_TURNS)),
             self._ask(schedules.ListTasksRequest(channel=channel)),
+            self._ask(agents.ListInterruptsRequest()),
         )
+        waits = views.still_wait(tasks.tasks, asked.interrupts)
         return await self._shell.page(
             request, "conversation.html", title=channel, channel=channel, turns=found.turns, channels=None,
-            single=False, waits=[task for task in tasks.tasks if task.waits_for],
+            single=False, waits=waits, topics="tasks turns" if waits else "",
             live=f"/ui/live?channel={self._shell.templates.filters['path'](channel)}",
         )  # fmt: skip
 

@@ -101,7 +101,7 @@ class Card:
     def about(self) -> str:
         """The subject of the decision in one line: title, beginning, task."""
         task = f", asked by {self.of.task_name}" if self.of.task_name else ""
-        return f"{self.title}{f' {self.begins}' if self.begins else ''}{task}"
+        return f"{self.title}{f' “{self.begins}”' if self.begins else ''}{task}"
 
 
 def card_of_interrupt(one: agents.Interrupt) -> Card:
@@ -241,6 +241,17 @@ def stopped_by_budget(tasks: Iterable[schedules.Task]) -> list[tuple[schedules.T
     """Return the tasks that their budget stops now, each with the limit and the amount used."""
     why = ((task, task.paused_note.removeprefix(BUDGET)) for task in tasks if task.state == "paused")
     return [(task, limit) for task, limit in why if limit != task.paused_note]
+
+
+def still_wait(tasks: Iterable[schedules.Task], asked: Iterable[agents.Interrupt]) -> list[schedules.Task]:
+    """Return the tasks whose open fire waits. Omit a task whose questions are answered, before its runner knows it."""
+    pending = {name for one in asked for name in (one.task_name, one.thread_id)}
+    return [
+        task
+        for task in tasks
+        if task.waits_for
+        and ("approvals list" not in task.waits_for or pending & {task.spec.name, task.spec.thread_id})
+    ]
 
 
 def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:

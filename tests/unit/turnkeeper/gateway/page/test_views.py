@@ -89,7 +89,7 @@ def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() 
         )
         for text in ("milk", "b" * 200)
     )
-    assert (first.begins, first.about) == ("a: milk", "put a: milk, asked by t")
+    assert (first.begins, first.about) == ("a: milk", "put “a: milk”, asked by t")
     assert len(second.begins) == views.BEGINNING + 1
     proposed = views.card_of_candidate(agents.Candidate(title="P", body="# News\n- 1 note\n- 2 pages\n"), None)
     assert proposed.begins == "News 1 note 2 pages"
@@ -380,6 +380,27 @@ async def test_what_became_of_a_decision_is_told_by_who_decided_and_how() -> Non
     assert told("deviation", "reject", agents.Deviation(lifecycle="kept", decided_by="gateway/web"))[0] == "good"
     assert told("deviation", "reject", agents.Deviation(lifecycle="open"))[0] == "bad"
     assert told("interrupt", "approve", None)[1] == "Your decision was not recorded: this no longer exists: put"
+
+
+def test_a_task_waits_for_its_author_until_its_last_question_is_answered_though_its_runner_does_not_know_it() -> None:
+    author = "its author: turnkeeper approvals list"
+    tasks = [
+        schedules.Task(spec={"name": name, "thread_id": f"thread-{name}"}, waits_for=text)
+        for name, text in (("asks", author), ("held", author), ("answered", author), ("queued", "a place"), ("free", ""))
+    ]
+    asked = [agents.Interrupt(task_name="asks", thread_id="x"), agents.Interrupt(task_name="y", thread_id="thread-held")]
+    assert [task.spec.name for task in views.still_wait(tasks, asked)] == ["asks", "held", "queued"]
+
+
+def test_the_note_on_an_approval_from_now_on_names_the_standing_exception() -> None:
+    given = agents.Interrupt(status="resolved", decision="approve", decided_by="web", task_name="hose", exception=3)
+    fate = acts.Fate(kind="interrupt", id="i", does="approve", via="web", about="", said="Approved.", sent=None)
+    assert acts.told(fate, given)[1] == (
+        "Your decision was recorded. Approved. hose makes this very call without a question from now on: standing"
+        " exception 3. To end it, run: turnkeeper approvals exceptions revoke 3"
+    )
+    given.exception = 0
+    assert acts.told(fate, given)[1] == "Your decision was recorded. Approved."
 
 
 def test_today_names_the_tasks_that_their_budget_stops_and_no_other_pause() -> None:
