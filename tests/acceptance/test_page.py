@@ -109,30 +109,6 @@ def test_a_conversation_grows_while_a_task_fires_and_its_question_is_answered_in
     expect(page.locator(".said.agent", has_text="compost").last).to_be_visible(timeout=PATIENCE_MS)
 
 
-def test_an_open_conversation_says_that_a_task_waits_until_its_question_is_answered_elsewhere(
-    tab: Tab, constellation: Constellation
-) -> None:
-    asked = asks(constellation, "shed", "Remember: the shed is locked")
-    page = tab.go(f"/ui/conversations/{asked['channel']}")
-    waits = page.locator("p.note", has=page.get_by_role("link", name="shed", exact=True))
-    expect(waits).to_have_text("Task shed waits for you: decide.")
-    expect(waits.get_by_role("link", name="decide")).to_have_attribute("href", "/ui/decisions")
-    constellation.command("agent-runtime", "approvals", "approve", asked["interrupt_id"])
-    expect(waits).to_have_count(0, timeout=PATIENCE_MS)
-
-
-def test_an_approval_from_now_on_is_confirmed_with_the_exception_that_it_makes(
-    tab: Tab, constellation: Constellation
-) -> None:
-    asked = asks(constellation, "cellar", "Remember: the cellar is dry.")
-    page = tab.go("/ui/decisions")
-    card = page.locator(f"[id='card-{asked['interrupt_id']}']")
-    card.get_by_role("checkbox", name="from now on").check()
-    card.get_by_role("button", name="Approve", exact=True).click()
-    said = r"Approved: memory_put “.*”, asked by cellar\. The call runs now\. cellar makes this very call without a question"
-    expect(page.get_by_role("status")).to_contain_text(re.compile(f"{said} from now on: standing exception [0-9]+\\."))
-
-
 @pytest.mark.sqlite_only("it says it in milliseconds, in which no other machine hears it: test_follow_conversation.py")
 def test_what_an_agent_says_is_shown_while_it_says_it(tab: Tab, constellation: Constellation) -> None:
     constellation.command("agent-runtime", "send", "talk", "hello", "--wait")

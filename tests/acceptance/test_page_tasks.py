@@ -1,13 +1,14 @@
-"""The page in Chromium: the form of a task, and how its times are shown."""
+"""The page in Chromium: the form of a task, how its times are shown, and what is said while it waits."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.constellation import Constellation
-from tests.support.tabs import PATIENCE_MS, Tab
+from tests.support.tabs import PATIENCE_MS, Tab, asks
 from tests.support.web import Web
 
 pytestmark = [
@@ -105,3 +106,27 @@ def test_a_timeline_that_leaves_fires_out_leads_to_a_shorter_time(tab: Tab, cons
     page.locator(".note.warn").get_by_role("link", name="a shorter time").click()
     page.wait_for_url("**/ui/timeline?span=6h")
     constellation.command("task-runner", "delete", "dense")
+
+
+def test_an_open_conversation_says_that_a_task_waits_until_its_question_is_answered_elsewhere(
+    tab: Tab, constellation: Constellation
+) -> None:
+    asked = asks(constellation, "shed", "Remember: the shed is locked")
+    page = tab.go(f"/ui/conversations/{asked['channel']}")
+    waits = page.locator("p.note", has=page.get_by_role("link", name="shed", exact=True))
+    expect(waits).to_have_text("Task shed waits for you: decide.")
+    expect(waits.get_by_role("link", name="decide")).to_have_attribute("href", "/ui/decisions")
+    constellation.command("agent-runtime", "approvals", "approve", asked["interrupt_id"])
+    expect(waits).to_have_count(0, timeout=PATIENCE_MS)
+
+
+def test_an_approval_from_now_on_is_confirmed_with_the_exception_that_it_makes(
+    tab: Tab, constellation: Constellation
+) -> None:
+    asked = asks(constellation, "cellar", "Remember: the cellar is dry.")
+    page = tab.go("/ui/decisions")
+    card = page.locator(f"[id='card-{asked['interrupt_id']}']")
+    card.get_by_role("checkbox", name="from now on").check()
+    card.get_by_role("button", name="Approve", exact=True).click()
+    said = r"Approved: memory_put “.*”, asked by cellar\. The call runs now\. cellar makes this very call without a question"
+    expect(page.get_by_role("status")).to_contain_text(re.compile(f"{said} from now on: standing exception [0-9]+\\."))
