@@ -386,9 +386,18 @@ def test_a_task_waits_for_its_author_until_its_last_question_is_answered_though_
     author = "its author: turnkeeper approvals list"
     tasks = [
         schedules.Task(spec={"name": name, "thread_id": f"thread-{name}"}, waits_for=text)
-        for name, text in (("asks", author), ("held", author), ("answered", author), ("queued", "a place"), ("free", ""))
+        for name, text in (
+            ("asks", author),
+            ("held", author),
+            ("answered", author),
+            ("queued", "a place"),
+            ("free", ""),
+        )
     ]
-    asked = [agents.Interrupt(task_name="asks", thread_id="x"), agents.Interrupt(task_name="y", thread_id="thread-held")]
+    asked = [
+        agents.Interrupt(task_name="asks", thread_id="x"),
+        agents.Interrupt(task_name="y", thread_id="thread-held"),
+    ]
     assert [task.spec.name for task in views.still_wait(tasks, asked)] == ["asks", "held", "queued"]
 
 
