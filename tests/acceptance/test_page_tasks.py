@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 from tests.support.constellation import Constellation
 from tests.support.tabs import PATIENCE_MS, Tab, asks
 from tests.support.web import Web
+from turnkeeper.constellation.delivery import outbox
 
 pytestmark = [
     pytest.mark.process,
@@ -130,3 +131,25 @@ def test_an_approval_from_now_on_is_confirmed_with_the_exception_that_it_makes(
     card.get_by_role("button", name="Approve", exact=True).click()
     said = r"Approved: memory_put “.*”, asked by cellar\. The call runs now\. cellar makes this very call without a question"
     expect(page.get_by_role("status")).to_contain_text(re.compile(f"{said} from now on: standing exception [0-9]+\\."))
+
+
+def test_today_says_what_is_paused_until_a_date_and_which_deliveries_fail(
+    tab: Tab, constellation: Constellation
+) -> None:
+    constellation.create("journey", "--every", "1h", "--tz", "Europe/Berlin")
+    constellation.command("task-runner", "pause", "journey", "--until", "2099-12-01T08:00:00Z", "--note", "away")
+    config = constellation.home.config
+    config.write_text(f"{config.read_text()}\n[delivery]\n")
+    store = outbox.open_outbox(constellation.home)
+    assert store is not None
+    failed = outbox.Delivery(
+        "a", "failure", outbox.WAITING, 0, 0, target="phone", body="{}", reason="status 500", tries=1
+    )
+    store.submit(lambda it: outbox.put(it, [failed])).result()
+    store.close()
+    page = tab.go("/ui/")
+    paused = page.locator("section", has=page.get_by_role("heading", name="Paused until a date"))
+    expect(paused.locator("li")).to_have_text("journey awayuntil Tuesday 1 Dec 2099, 09:00 CET")
+    failing = "1 delivery to phone failed: status 500; they are tried again; see: turnkeeper deliver log --waiting"
+    expect(page.get_by_role("status").filter(has_text="phone")).to_have_text(failing)
+    assert failing in constellation.attempt("turnkeeper", "status").stderr

@@ -99,3 +99,26 @@ def test_a_quarantined_task_is_named_by_status_and_doctor(machine: Constellation
         said = " ".join((done.stdout + done.stderr).split())
         assert "task daily is quarantined: its fire is another one" in said, command
         assert "turnkeeper task resume daily" in said, command
+
+
+def test_pauses_and_stops_by_budgets_are_named_by_status_and_doctor(machine: Constellation) -> None:
+    for name in ("daily", "weekly", "spent"):
+        machine.create(name, "--every", "1h")
+    for name in ("daily", "weekly"):
+        machine.command("task-runner", "pause", name, "--until", "2099-12-01T08:00:00Z", "--note", "on a journey")
+    machine.stop(TASK_RUNNER)
+    with closing(sqlite3.connect(machine.home.schedules_db)) as store:
+        budget = "UPDATE tasks SET state = 'paused', reason = 'budget: 2 used', wake_us = NULL WHERE name = 'spent'"
+        store.execute(budget)
+        store.commit()
+    machine.command("turnkeeper", "up")
+    (found,) = [row for row in machine.ask("turnkeeper", "status") if row["process"] == "task-runner"]
+    until = "paused until 2099-12-01T08:00:00Z (on a journey): daily, weekly"
+    assert sorted(found["markers"]) == [until, "paused until you resume it (budget: 2 used): spent"]
+    for command in ("status", "doctor"):
+        done = machine.attempt("turnkeeper", command)
+        said = " ".join((done.stdout + done.stderr).split())
+        assert done.returncode == 0
+        assert "(on a journey): daily, weekly" in said, command
+        assert "(budget: 2 used): spent" in said, command
+        assert "see: turnkeeper task list --state paused" in said, command

@@ -331,7 +331,7 @@ _STATUS = columns(
 
 @console.watched
 def status(output: OutputOption = Output.TABLE) -> None:
-    """Show whether the processes run, what the watchdog found, and what waits for your decision.
+    """Show whether the processes run, what is wrong or paused, and what waits for your decision.
 
     If machines share a store, all of them are listed, with the envelopes that wait for a runtime. The state of another
     machine has no effect on the exit code.

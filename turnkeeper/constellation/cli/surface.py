@@ -17,7 +17,7 @@ _START = {
     "cli.commands:restart": (
         "Restart agent-runtime: check that it can start, stop it, start it, and hand over notes to agent0, your agent."
     ),
-    "cli.commands:status": "Show whether the processes run, what the watchdog found, and what waits for your decision.",
+    "cli.commands:status": "Show whether the processes run, what is wrong or paused, and what waits for your decision.",
     "cli.commands:logs": "Print the log output of the processes, each line with the name of its process.",
 }
 _HOME = {

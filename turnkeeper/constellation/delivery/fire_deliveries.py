@@ -1,10 +1,10 @@
-"""The deliveries of fires, for commands of the runner.
+"""The deliveries of fires, for commands of the runner and for `status`.
 
 Most homes deliver nothing. The outbox takes longer to load than such a command takes, so it is imported late.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -38,6 +38,17 @@ def states(home: Home, names: Collection[str]) -> dict[str, list[str]]:
         for row in outbox.of_fires(home, names):
             found[outbox.entry_of(row, names)].append(f"{row.target}: {row.state}")
     return found
+
+
+def findings(home: Home) -> Iterator[tuple[str, str, str]]:
+    """Yield a process, a fault and a remedy for each target whose deliveries fail. Empty if they cannot be read."""
+    if not _delivers(home):
+        return
+    outbox: Any = import_module("turnkeeper.constellation.delivery.outbox")
+    with suppress(TurnkeeperError):
+        for (target, why), count in outbox.failing(home).items():
+            what = f"{count} {'delivery' if count == 1 else 'deliveries'} to {target} failed: {why}"
+            yield "delivery", what, "they are tried again; see: turnkeeper deliver log --waiting"
 
 
 def _delivers(home: Home) -> bool:

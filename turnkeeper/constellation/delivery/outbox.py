@@ -10,6 +10,7 @@ delivery is sent at least once. Every attempt has the same key, so a receiver ca
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -207,6 +208,15 @@ def of_fires(home: Home, names: Collection[str]) -> list[Delivery]:
     with closing(store):
         found = store.submit(lambda it: [Delivery(*row) for row in it.execute(query.order_by(_ROW.number))]).result()
     return [row for row in found if entry_of(row, names)]
+
+
+def failing(home: Home) -> Counter[Any]:
+    """Return the number of open deliveries that failed at least once, by target and reason. Raises TurnkeeperError."""
+    query = select(_ROW.target, _ROW.reason).where((_ROW.target != "") & (_ROW.tries > 0) & one_of(_ROW.state, OPEN))
+    if (store := open_outbox(home, read_only=True)) is None:
+        return Counter()
+    with closing(store):
+        return Counter(store.submit(lambda it: [*it.execute(query)]).result())
 
 
 def entry_of(row: Delivery, names: Collection[str]) -> str:

@@ -14,6 +14,8 @@ SURFACE = Surface(
     ),
     offers={
         "webhook of a run": "turnkeeper.constellation.delivery.targets:check_run",
+        "findings of daemons": "turnkeeper.constellation.delivery.fire_deliveries:findings",
+        "failing deliveries": "turnkeeper.constellation.delivery.fire_deliveries:findings",
         "deliveries of a fire": "turnkeeper.constellation.delivery.fire_deliveries:sentences",
         "deliveries of fires": "turnkeeper.constellation.delivery.fire_deliveries:states",
     },

@@ -213,6 +213,8 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
         elif int(epoch) > now:
             until = rfc3339(datetime.fromtimestamp(int(epoch), UTC))
             yield Finding(process="", what=f"hang detection is suspended until {until}", degraded=False)
+    for process, what, fix in gathered("findings of daemons", home):
+        yield Finding(process=process, what=what, fix=fix, degraded=False)
 
 
 def _of_alert(says: dict[str, Any] | markers.Unreadable | None, now: float, *, has_route: bool) -> Finding:

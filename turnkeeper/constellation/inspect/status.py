@@ -7,7 +7,6 @@ from typing import Any
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.started import read_start
-from turnkeeper.config.surfaces import gathered
 from turnkeeper.console.unseen import waiting_line
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.supervisor import daemons as known
@@ -66,8 +65,6 @@ def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
             what = f"pid {process.pid} does not answer{f': {why}' if why else ''}"
             fix = "" if row["state"] == "suspended" else f"if it does not within seconds, run: kill {process.pid}"
             yield Finding(process=daemon.name, what=what, fix=fix)
-    for process, what, fix in gathered("findings of daemons", place):
-        yield Finding(process=process, what=what, fix=fix, degraded=False)
 
 
 def decisions(place: Home) -> str:

@@ -42,16 +42,17 @@ class Reads:
         self._shell, self._ask = shell, shell.ask
 
     async def today(self, request: Request) -> Response:
-        """Show pending decisions, stops by budgets, failures since yesterday, the next fires, and the day's tokens."""
+        """Show pending decisions, pauses, failures since yesterday, the next fires, and the day's tokens."""
         times = self._shell.times()
         midnight = times.now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-        cards, fires, tasks, turns, (spent, _), (machines, _) = await asyncio.gather(
+        cards, fires, tasks, turns, (spent, _), (machines, _), (failing, _) = await asyncio.gather(
             self._waiting(),
             self._gone_wrong(times.now - timedelta(days=1), times.now),
             self._ask(schedules.ListTasksRequest()),
             self._ask(agents.ListTurnsRequest(limit=MOST_READ)),
             self._stored(self._shell.answers.spent(midnight)),
             self._machines(),
+            self._stored(self._shell.answers.failing()),
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
@@ -59,7 +60,8 @@ class Reads:
             request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
             zones=zones, soon=views.soonest(tasks.tasks, NEXT), spent=views.by(spent, "name"),
             said=[turn for turn in turns.turns if turn.summary][:MOST_SAID],
-            stopped=views.stopped_by_budget(tasks.tasks),
+            stopped=views.stopped_by_budget(tasks.tasks), failing=failing,
+            paused=[task for task in tasks.tasks if task.HasField("paused_until")],
             lost=[one["node"] for one in machines if "stale" in one["status"]],
         )  # fmt: skip
 
@@ -145,10 +147,9 @@ class Reads:
             self._ask(schedules.ListTasksRequest(channel=channel)),
             self._ask(agents.ListInterruptsRequest()),
         )
-        waits = views.still_wait(tasks.tasks, asked.interrupts)
         return await self._shell.page(
             request, "conversation.html", title=channel, channel=channel, turns=found.turns, channels=None,
-            single=False, waits=waits, topics="tasks turns" if waits else "",
+            single=False, topics="tasks turns", waits=views.still_wait(tasks.tasks, asked.interrupts),
             live=f"/ui/live?channel={self._shell.templates.filters['path'](channel)}",
         )  # fmt: skip
 

@@ -197,6 +197,11 @@ class Answers:
         url = self._gateway.settings.store.shared_url
         return dict(await self._stored("runs", partial(stores.runs, self._gateway.home, url)))
 
+    async def failing(self) -> list[Any]:
+        """Return the targets whose deliveries fail, as `status` reports them. Raises TurnkeeperError."""
+        read = partial(offered, "failing deliveries", self._gateway.home)
+        return list(await self._stored("deliveries", lambda: [*(read() or ())]))
+
     async def prices(self) -> Any:
         """Return the prices of the home. None if its settings have none."""
         return await asyncio.to_thread(offered, "read prices", self._gateway.home)

@@ -1,12 +1,13 @@
 """The deliveries that `history` and `explain` show with an entry of the ledger."""
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from task_runner.cli.rows import entry_name
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.delivery import outbox
-from turnkeeper.constellation.delivery.fire_deliveries import sentences, states
+from turnkeeper.constellation.delivery.fire_deliveries import findings, sentences, states
 from turnkeeper.constellation.delivery.follow import skipped
 from turnkeeper.times import to_us
 from turnkeeper.v1 import schedules_pb2 as schedules
@@ -42,3 +43,23 @@ def test_an_entry_without_a_fire_id_shows_its_own_deliveries_alone(tmp_path: Pat
     assert len(sentences(home, entry_name(missed))) == 1
     assert sentences(home, entry_name(overlapped)) == []
     assert sentences(home, entry_name(schedules.Fire())) == []
+
+
+def test_deliveries_that_fail_are_counted_by_target_and_reason_until_they_end(tmp_path: Path) -> None:
+    home = Home(root=tmp_path)
+    assert list(findings(home)) == []
+    home.config.write_text("[delivery]\n")
+    assert list(findings(home)) == []
+    (tmp_path / "state").mkdir()
+    store = outbox.open_outbox(home)
+    assert store is not None
+    waits = outbox.Delivery("one", "failure", outbox.WAITING, to_us(AT), to_us(AT), target="phone", body="{}")
+    rows = [waits, waits._replace(key="two"), waits._replace(key="new")]
+    store.submit(lambda it: outbox.put(it, rows)).result()
+    for row in rows[:2]:
+        assert store.submit(partial(outbox.retry, row=row, now=AT, reason="status 500")).result()
+    remedy = "they are tried again; see: turnkeeper deliver log --waiting"
+    assert list(findings(home)) == [("delivery", "2 deliveries to phone failed: status 500", remedy)]
+    store.submit(lambda it: outbox.end(it, waits, outbox.DELIVERED, AT)).result()
+    assert list(findings(home)) == [("delivery", "1 delivery to phone failed: status 500", remedy)]
+    store.close()
