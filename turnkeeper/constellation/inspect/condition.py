@@ -240,11 +240,7 @@ def _said(says: dict[str, Any] | markers.Unreadable | None, key: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check of the doctor.
-
-    Attributes:
-        findings: the faults; empty if there are none.
-    """
+    """A check of the doctor, with the faults that it found."""
 
     name: str
     findings: tuple[Finding, ...]

@@ -37,7 +37,7 @@ MOST_TRIES = 3
 KEPT_STATUS_FILES = 50
 _LOCK_PATIENCE_S = 30.0
 _TROUBLE_WAIT_S = 2.0
-_CALM_S = 60.0  # seconds without machine trouble after which new trouble causes an alert
+_CALM_S = 60.0  # seconds without machine trouble after which it is over, and new trouble causes an alert
 _TAIL_BYTES = 4096
 _UNREACHABLE = f"exit code {EXIT_UNREACHABLE}"
 
@@ -310,7 +310,7 @@ def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
 
 
 class Troubles:
-    """Alerts to the author about machine trouble: one alert as long as it lasts, even with brief pauses.
+    """Alerts to the author about machine trouble: one as long as it lasts, even with brief pauses, and one at its end.
 
     Nothing is stored on disk, because the disk may be in trouble. An alert that no route accepts is tried again at each
     tick while the trouble lasts.
@@ -321,16 +321,20 @@ class Troubles:
         self._told: dict[str, float] = {}
 
     def look(self, found: Mapping[str, str], orders: Orders, environ: Mapping[str, str]) -> None:
-        """Alert the author to new trouble in `found`, by process."""
+        """Alert the author to new trouble in `found`, by process, and once to its end."""
         now = self._clock.monotonic()
-        self._told = {name: at for name, at in self._told.items() if now - at < _CALM_S}
+
+        def tell(process: str, what: str) -> bool:
+            return send(f"turnkeeper: {process}: {what} ({self._home.root})", orders.routes, self._log, environ)
+
         for process, what in found.items():
             if process not in self._told:
                 self._log.emit("machine.trouble", daemon=process, reason=what)
-                text = f"turnkeeper: {process}: {what} ({self._home.root})"
-                if not send(text, orders.routes, self._log, environ):
-                    continue
-            self._told[process] = now
+            if process in self._told or tell(process, what):
+                self._told[process] = now
+        for process, at in [*self._told.items()]:
+            if now - at >= _CALM_S and tell(process, f"the trouble is over: none for {_CALM_S:.0f} s"):
+                del self._told[process]
 
 
 def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, **more: Any) -> dict[str, Any]:

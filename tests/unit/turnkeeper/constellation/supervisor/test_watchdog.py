@@ -1,0 +1,40 @@
+"""Alerts about machine trouble: its begin and its end are told once each."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support.clock import ManualClock
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor.escalation import Routes
+from turnkeeper.constellation.supervisor.watchdog import Orders, Troubles
+
+AWAY = {"task-runner": "the database does not answer"}
+
+
+@pytest.mark.parametrize("accepts", [True, False], ids=["accepted", "tried again"])
+def test_trouble_is_told_when_it_begins_and_when_it_is_over_each_once(home: Home, accepts: bool) -> None:
+    clock = ManualClock(datetime(2026, 11, 20, 8, tzinfo=UTC))
+    told = home.root / "told"
+    orders = Orders(
+        routes=Routes(command=f"test ! -e {home.root}/deaf && printenv TURNKEEPER_TEXT >> {json.dumps(str(told))}")
+    )
+    troubles = Troubles(home, clock, EventLog(home.logs, "watchdog", clock))
+
+    def look(found: dict[str, str], seconds: float) -> list[str]:
+        clock.advance(seconds)
+        troubles.look(found, orders, {})
+        return told.read_text().splitlines() if told.exists() else []
+
+    begun = f"turnkeeper: task-runner: the database does not answer ({home.root})"
+    assert look(AWAY, 0) == [begun]
+    assert look({}, 50) == look(AWAY, 5) == look({}, 59) == [begun], "it only paused"
+    if not accepts:
+        (home.root / "deaf").touch()
+        assert look({}, 1) == [begun]
+        (home.root / "deaf").unlink()
+    over = f"turnkeeper: task-runner: the trouble is over: none for 60 s ({home.root})"
+    assert look({}, 1) == look({}, 600) == [begun, over]
+    assert look(AWAY, 1) == [begun, over, begun]
