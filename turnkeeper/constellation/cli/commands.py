@@ -355,8 +355,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
         note(console.for_people(str(finding)))
     missing = any(row["state"] != "running" for row in rows)
     idle = not supervised and all(row["state"] == "stopped" for row in rows)
-    stopped = any(row["state"] == "stopped" for row in rows)
-    if stopped and people and not place.waits_for_takeover():
+    if people and any(row["state"] == "stopped" for row in rows) and not place.waits_for_takeover():
         what = "nothing is supposed to run; start it with" if idle else "some processes do not run; start them with"
         note(f"{what}: turnkeeper up")
     if not idle and (missing or any(finding.degraded for finding in found)):

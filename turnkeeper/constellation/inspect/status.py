@@ -43,9 +43,8 @@ def _row(place: Home, daemon: known.Daemon) -> dict[str, Any]:
         return {"process": daemon.name, "state": "stopped", "pid": None, "since": None, "log": log, "build": None}
     start = read_start(place, daemon.name, process.pid)
     since = rfc3339(datetime.fromtimestamp(int(process.create_time()), UTC))
-    state = _state(place, daemon, process)
-    said = {"process": daemon.name, "state": state, "pid": process.pid, "since": since, "log": log}
-    return said | {"build": start.build if start is not None else None}
+    said = {"process": daemon.name, "state": _state(place, daemon, process), "pid": process.pid, "since": since}
+    return said | {"log": log, "build": start.build if start is not None else None}
 
 
 def _state(place: Home, daemon: known.Daemon, process: Any) -> str:

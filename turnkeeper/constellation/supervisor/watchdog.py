@@ -148,8 +148,7 @@ class Watchdog:
             if sight.state == "up" and daemon.name == RESTARTED:
                 self._deliver()
             wake_at = min(wake_at, step.wake_at)
-        every_s = orders.limits.interval_s
-        send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=every_s)
+        send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=orders.limits.interval_s)
         self._troubles.look(troubles_of(self._home, self.watched) | self.waiting, orders, self._environ)
         self._let_go(now)
         return max(0.0, wake_at - now)
@@ -312,8 +311,7 @@ def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
 class Troubles:
     """Alerts to the author about machine trouble: one as long as it lasts, even with brief pauses, and one at its end.
 
-    Nothing is stored on disk, because the disk may be in trouble. An alert that no route accepts is tried again at each
-    tick while the trouble lasts.
+    Nothing is stored on disk, because the disk may be in trouble. If no route accepts an alert, each tick tries again.
     """
 
     def __init__(self, home: Home, clock: Clock, log: EventLog) -> None:
