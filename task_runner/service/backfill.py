@@ -36,7 +36,7 @@ def backfill(
     """
     task = find_living(session, asked.name)
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED, TaskState.PAUSED}:
-        hint = f"turnkeeper task resume {task.definition.name}"
+        hint = f"first run: turnkeeper task resume {task.definition.name}"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     if task.definition.schedule.kind in _WITHOUT_TIMES:
         what = f"{task.definition.name!r} is {describe(task.definition)}: its schedule names no times"

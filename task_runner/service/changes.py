@@ -275,7 +275,7 @@ def run_now(
     if existing is not None:
         return existing, [], task
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
-        hint = f"turnkeeper task resume {task.definition.name}"
+        hint = f"first run: turnkeeper task resume {task.definition.name}"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     manual = {"kind": FireKind.MANUAL, "request_id": request_id, "due_at": now}
     fire = requested(task, now.replace(microsecond=0), f"~m{request_id}", now, **manual)
@@ -485,7 +485,7 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
         what = f"{called!r} is not self-paced: its schedule determines its next fire"
         raise Conflict(what, hint="change the schedule with: turnkeeper task edit")
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
-        raise Conflict(f"{called!r} is {task.state}", hint=f"turnkeeper task resume {called}")
+        raise Conflict(f"{called!r} is {task.state}", hint=f"first run: turnkeeper task resume {called}")
     if definition.max_fires is not None and task.accepted >= definition.max_fires:
         raise Conflict(f"{called!r} has fired {task.accepted} times, and max_fires is {definition.max_fires}")
     delay = timedelta(seconds=max(-1, min(seconds, self_paced.LONGEST_DELAY // timedelta(seconds=1) + 1)))

@@ -33,32 +33,82 @@ def tools_of_mine(constellation: Constellation, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "desk.py").write_text(f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n")
     (tmp_path / "garden.py").write_text(GARDEN)
     with constellation.home.config.open("a") as config:
-        config.write("\n[prices.offline]\nread = 1.25\nwritten = 10\n")
+        config.write("\n[prices.offline]\nread = 1.25\nwritten = 10\n\n[queues.slow]\nturns_at_once = 1\n")
+    constellation.stop()
+    constellation.start()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_each_command_does_what_is_asked(constellation: Constellation, tools_of_mine: Path) -> None:
-    said, tmp_path, scans = {}, tools_of_mine, tools_of_mine / "scans"
+# What a command of the page must show, as a regular expression; the first words of the command are enough.
+SHOWN = {
+    "task create news": r"Europe/Berlin(.|\n)+next: +Mon(.|\n)+|next: +\w",
+    "task run news --wait": r"outcome: succeeded(.|\n)+Read 0 of 1 page",  # it fetched without asking, and answers
+    "task next news": r"IN Europe/Berlin\n(.+ (Mon|Tue|Wed|Thu|Fri) \S+ 08:00:00 \+0[12]:00\n){5}",
+    'task explain news --at "yesterday 9am"': r"news was created at .+, later than",
+    "task edit news --catch-up": r"catch-up, overlap changed",
+    "task backfill news": r"fires: [123] from .+nothing was written",
+    "pause --until": r"1 task paused",
+    "resume": r"1 task resumed",
+    "task pause news": r"news paused until 2030-01-",
+    "task resume news": r"news resumed",
+    "task edit news --exclude": r"exclude changed",
+    "task next news --from 2030-12-23": r"Mon 2030-12-23 08(.|\n)+Wed 2030-12-25 08",
+    "task edit news --queue": r"queue changed",
+    "drain": r"no turn runs on .+ takes no new ones until: turnkeeper uncordon",
+    "uncordon": r"takes turns again",
+    "task edit news --prompt": r"prompt changed",
+    "task show news --rendered": r'What is new on \d{4}-\d\d-\d\d in "Rome"\? Not again: "Read 0 of 1 page',
+    "task run news --var": r"outcome: ",
+    "task run news --prompt": r"outcome: ",
+    "task edit news --retries": r"retries, pause-after-failures changed",
+    "task edit news --budget": r"budget changed",
+    "report": r"news",
+    "deliver add ada": r"added ada: service mailtos",
+    "deliver add alarm": r"added alarm: command",
+    "task create plan": r"schedule: after news",
+    "hooks add": r"whsec_|^\w{20}",
+    "task create review": r"when hook.pushes comes",
+    "emit": r"triggers 1 task",
+    "folders add": r"a task fires for the next files with: --on folder.scans",
+    "task create file": r"when folder.scans comes",
+    "loop create": r"every 15m",
+    "send": r"trains",
+    "approvals list": r"nothing waits for you",
+    "categories show": r"tools: +conversation.read",
+    "keys rotate": r"key \w+ is in use for envelopes",
+    "backup": r"\d+ files, as of",
+    "task export": r'\[\[task\]\]\nname = "file"',
+    "tools add desk": r"mcp:desk.note",
+    "tools add garden.py": r"tools:water: \(bed\) Water a bed\.",
+    "categories grant loop mcp": r"mcp:desk.note",
+    "categories grant loop tools": r"tools:water",
+    "task edit news --config": r"config changed",
+}
+
+
+def test_each_command_shows_what_its_question_asks_for(constellation: Constellation, tools_of_mine: Path) -> None:
+    tmp_path, scans = tools_of_mine, tools_of_mine / "scans"
     scans.mkdir()
     for command in COMMANDS:
         typed = command.replace("backups/today", str(tmp_path / "backup")).replace("python3", sys.executable)
-        typed = typed.replace("~/Scans", str(scans))
+        typed = typed.replace("~/Scans", str(scans)).replace("https://news.example.org/", "http://127.0.0.1:9/")
         _, *words = shlex.split(typed)
         done = constellation.attempt("turnkeeper", *words)
-        said[command] = done.stdout
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        key = max((key for key in SHOWN if command.startswith(f"turnkeeper {key}")), key=len)
+        assert re.search(SHOWN[key], f"{done.stdout}{done.stderr}"), f"{command}\n{done.stdout}{done.stderr}"
     tasks = {task["name"]: task for task in constellation.ask("task-runner", "list")}
-    assert (tasks["news"]["state"], tasks["news"]["timezone"], tasks["news"]["retries"]) == (
-        "paused",
-        "Europe/Berlin",
-        2,
-    )
+    assert (tasks["news"]["timezone"], tasks["news"]["retries"], tasks["news"]["queue"]) == ("Europe/Berlin", 2, "slow")
     constellation.await_outcome("review", "succeeded")  # the emitted event
+    assert 'Review "main".' in constellation.command("turnkeeper", "conversation", "show", "general")
     assert [one["name"] for one in constellation.ask("turnkeeper", "deliver", "list")] == ["ada", "alarm"]
     assert (tmp_path / "backup" / "manifest.json").is_file()
     states = {one["scope"]: one["state"] for one in constellation.ask("agent-runtime", "tools", "list")}
     assert states == {"mcp:desk.note": "accepted", "tools:water": "yours"}
+    constellation.command("turnkeeper", "task", "run", "news", "--wait")
+    constellation.await_outcome("plan", "succeeded")  # it follows, with the answer
+    assert 'Plan my day around this: "' in constellation.command("turnkeeper", "conversation", "show", "general")
 
 
 def test_every_question_has_a_command_or_says_what_to_do() -> None:

@@ -173,7 +173,7 @@ class StoreSettings(_Section):
 
     url: str = Field(
         "sqlite",
-        description="sqlite: files in the home; postgresql://… shares them with other machines (turnkeeper[postgres])",
+        description="sqlite: files in the home; postgresql://…: a database of several machines (turnkeeper[postgres])",
     )
     notifications: bool = Field(
         True, description="whether machines notify each other at once (LISTEN); else they poll each second"

@@ -303,7 +303,7 @@ class Courier:
         place, envelope = self._place, item.envelope
         turn_id = str(envelope.meta.get("turn_id") or "")
         if turn_id and not self._asked(envelope).exists():
-            said = f"I am the delivery to {self.peer.agent}, not that agent. It could not be delivered: {error}"
+            said = f"Turnkeeper writes this, not {self.peer.agent}. Your message was not delivered: {error}"
             letter = Envelope(
                 id=f"undelivered:{turn_id}",
                 sender=self.peer.agent,

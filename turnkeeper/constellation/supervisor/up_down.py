@@ -73,12 +73,12 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
 
 
 def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Stop the named processes, so that they are started with the present setup. Return how each of them ended.
+    """Stop the named processes, before a start with the current build and settings. Return how each process ended.
 
-    First stop the supervisor, because it would start the others again.
+    If the supervisor is named, stop it first: it would restart the other processes.
 
     Raises:
-        TurnkeeperError: one of them could not start again. No process is stopped.
+        TurnkeeperError: a process cannot start with the current settings. No process was stopped.
     """
     named = [daemon for daemon in daemons.EVERY if daemon.name in names]
     for daemon in named:
