@@ -35,7 +35,7 @@ from turnkeeper.rpc.process import Failpoints
 from turnkeeper.times import rfc3339
 
 POLL_S = 1.0  # readers archive without a notification
-IDLE_S = 3600.0
+IDLE_S = 3600.0  # on a shared store 5 s, because another machine may have left its deliveries
 
 
 class TerminalDeliveries:
@@ -116,8 +116,7 @@ class TerminalDeliveries:
             except (TurnkeeperError, OSError) as error:  # the disk is full, or no descriptor is free: check again
                 self._log.emit("inbox.unreadable", reason=f"{type(error).__name__}: {error}"[:500])
                 left = 1
-            # If machines share the store, another machine may have put the envelope there.
-            await self._clock.wait(news, POLL_S if left or self._mailboxes.is_shared else IDLE_S)
+            await self._clock.wait(news, POLL_S if left else 5 * POLL_S if self._mailboxes.is_shared else IDLE_S)
 
     async def _deal_with(self, item: mail.TerminalDelivery, where: EnvelopeState, cancelled: str | None) -> None:
         if where is EnvelopeState.GONE:

@@ -31,7 +31,7 @@ from turnkeeper.bus.inbox import Claimed, Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.storage.database import Database
+from turnkeeper.storage.database import Database, Query
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.nodes import AGENTS, CORDONED, UNUSABLE, digest
 from turnkeeper.storage.server import inboxes
@@ -98,7 +98,7 @@ class Ownership:
             leases.leave(connection, before)
             for agent in self.agents:  # kept permanently, so that its fires wait for a machine that hosts it
                 set_meta(connection, f"hosted {agent}", "yes")
-            self._read_cordon(connection)
+            self.cordoned = get_meta(connection, f"{CORDONED} {self.node}")
             notify(connection, [""])
 
         self.owner, asked = owner, self._clock.monotonic()
@@ -247,7 +247,9 @@ class Ownership:
             began = self._clock.monotonic()
             try:
                 async with asyncio.timeout(max(FENCE_S - (began - self._renewed), RENEW_S)):
-                    epochs = await self._database.run(self._renew)
+                    epochs, self.cordoned = await self._database.run(
+                        Query(leases.renew, owner=self.owner, key=f"{CORDONED} {self.node}")
+                    )
                 if epochs is None:
                     self.lose(self.held, "its lease ended")
                     await self._begin()
@@ -259,13 +261,6 @@ class Ownership:
                 self._log.emit("lease.trouble", reason=f"{type(error).__name__}: {error}"[:500])
                 if self._is_fenced():
                     self.lose(self.held, "it could not be renewed")
-
-    def _renew(self, connection: Any) -> dict[str, int] | None:
-        self._read_cordon(connection)
-        return leases.renew(connection, self.owner)
-
-    def _read_cordon(self, connection: Any) -> None:
-        self.cordoned = get_meta(connection, f"{CORDONED} {self.node}")
 
     def at_rest(self) -> str:
         """Return since when this machine is cordoned if no turn runs and none can begin; otherwise return nothing."""

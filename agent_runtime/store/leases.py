@@ -139,15 +139,14 @@ def begin(connection: Connection, owner: str, lease_s: float = LEASE_S) -> None:
     connection.execute(insert(owners).values(owner=owner, until_us=now_us() + int(lease_s * 1e6)))
 
 
-def renew(connection: Connection, owner: str, lease_s: float = LEASE_S) -> dict[str, int] | None:
+def renew(connection: Connection, owner: str, key: str = "") -> tuple[dict[str, int] | None, str]:
     """Renew the lease of everything owned. Return the epoch of each owned thread, or None if the lease has expired.
 
-    Also shorten each lease that lasts longer than a new lease would. Otherwise a dead owner would keep its threads
-    after the server's clock was set back.
+    Also return the store's fact `key`, and shorten each lease that lasts longer than a new lease would. Otherwise a
+    dead owner would keep its threads after the server's clock was set back. All this is one statement.
     """
-    if owner not in _RENEW.values(connection, me=owner, lease_us=int(lease_s * 1e6)):
-        return None
-    return dict(map(tuple, _OWNED.rows(connection, me=owner)))
+    rows = _RENEW.rows(connection, me=owner, lease_us=int(LEASE_S * 1e6), key=key)
+    return {thread: epoch for thread, epoch, _ in rows if thread} if rows else None, rows[0][2] or "" if rows else ""
 
 
 def leave(connection: Connection, owner: str) -> None:
@@ -160,7 +159,7 @@ def wanted(connection: Connection, owner: str, most: int, besides: Collection[st
 
     Ignore fires that wait for the agents in `besides`, because other machines host these agents.
     """
-    found = _WAITING.values(connection, me=owner, besides=listed(sorted(besides))) + _LEFT.values(connection)
+    found = _WANTED.values(connection, me=owner, besides=listed(sorted(besides)))
     return list(dict.fromkeys(found))[:most]
 
 
@@ -226,13 +225,19 @@ def known(connection: Connection, keys: Collection[str]) -> list[Row]:
 
 _LIVE = owners.c.until_us > now_us()
 _END = now_us() + bindparam("lease_us", type_=owners.c.until_us.type)
-_RENEW = Statement(
+_RENEWED = (
     update(owners)
     .where(or_(and_(owners.c.owner == bindparam("me"), _LIVE), owners.c.until_us > _END))
     .values(until_us=_END)
     .returning(owners.c.owner)
+    .cte("renewed")
 )
-_OWNED = Statement(select(threads.c.thread_id, threads.c.epoch).where(threads.c.owner == bindparam("me")))
+_FACT = select(meta.c.value).where(meta.c.key == bindparam("key")).scalar_subquery()
+_RENEW = Statement(
+    select(threads.c.thread_id, threads.c.epoch, _FACT.label("fact"))
+    .select_from(_RENEWED.outerjoin(threads, threads.c.owner == _RENEWED.c.owner))
+    .where(_RENEWED.c.owner == bindparam("me"))
+)
 _LEAVE = Statement(delete(owners).where(owners.c.owner == bindparam("me")))
 # A literal name, because in an upsert a column of `threads` would mean all threads.
 _OWNER_LIVES = exists().where(owners.c.owner == literal_column("threads.owner"), _LIVE)
@@ -248,8 +253,8 @@ _BY_OTHER = exists().where(
 _DUE = and_(envelopes.c.state == "waiting", envelopes.c.not_before_us <= now_us())
 _SEARCH = select(envelopes.c.thread_id).order_by(envelopes.c.number).limit(MOST_LOOKED_AT)
 _FOR_OTHERS = and_(envelopes.c.kind == FIRE, envelopes.c.state == "waiting", among(envelopes.c.agent, "besides"))
-_WAITING = Statement(_SEARCH.where(_DUE, ~_BY_OTHER, ~_FOR_OTHERS))
-_LEFT = Statement(_SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING))
+_LEFT = _SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING)
+_WANTED = Statement(sa.union_all(_SEARCH.where(_DUE, ~_BY_OTHER, ~_FOR_OTHERS), _LEFT))
 # After the restore of an older copy, the first epoch is greater than all epochs that owners ever had.
 _FIRST_EPOCH = select(sa.cast(meta.c.value, sa.BigInteger)).where(meta.c.key == "first_epoch").scalar_subquery()
 _TAKE = Statement(

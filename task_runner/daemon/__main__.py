@@ -92,10 +92,10 @@ async def _work_until(
     A runner that only answers has few parts. A part that fails because of machine trouble is restarted. Any other
     failure of a part ends the process, and the supervisor restarts the process.
     """
-    beside: list[Any] = [part for part in (runner.beat, runner.listener) if part is not None]
+    beside: list[Any] = [] if runner.beat is None else [runner.beat]
     working = (
         runner.presence, runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller,
-        runner.pruner,
+        runner.pruner, *([] if runner.listener is None else [runner.listener]),
     )  # fmt: skip
     parts = [
         keep_running(part.run, runner.clock, runner.log.emit, resting)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler import firing, planning
-from task_runner.scheduler.loop import LONGEST_WAIT_S, Loop
+from task_runner.scheduler.loop import Loop
 from task_runner.scheduler.presence import Presence
 from task_runner.scheduler.pruner import FIRST_AFTER_S, Pruner
 from task_runner.service import changes
@@ -36,7 +36,6 @@ from turnkeeper.rpc.pruning import BelievedTime, Pruning
 from turnkeeper.storage import chain, nodes
 from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock
-from turnkeeper.storage.server.handover import LOOK_S, OUTCOMES, TASKS
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 
@@ -100,15 +99,15 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s, admit=admit)
     common: Any = {"clock": clock, "log": log}
     sends: Any = {"failpoints": failpoints, "pace": pace, "changed": changed, "planned": planned}
-    dispatcher, follower, runtime_events = _exchange(store, runtime, entropy, common, sends)
+    dispatcher, follower, runtime_events, listener = _exchange(store, runtime, loaded, entropy, common, sends)
     loop = Loop(
         store, clock=clock, log=log, failpoints=failpoints, changed=changed, planned=planned,
-        handover=dispatcher, asking=dispatcher.asking, longest_wait_s=LOOK_S if shared else LONGEST_WAIT_S,
+        handover=dispatcher, asking=dispatcher.asking,
     )  # fmt: skip
-    concerned = (changed, dispatcher.work, dispatcher.asking, runtime_events.changed)
+    concerned = [dispatcher.looking] if shared else [changed, dispatcher.work, runtime_events.changed]
 
     def task_changed() -> None:
-        for event in concerned:
+        for event in (dispatcher.asking, *concerned):
             event.set()
 
     serving = operations.Serving(since=clock.now(), connected=lambda: dispatcher.connected or not works)
@@ -124,7 +123,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
             dispatcher=dispatcher,
             follower=follower,
             runtime_events=runtime_events,
-            listener=_listener(loaded, concerned, follower, runtime_events, common),
+            listener=listener,
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             signer=chain.signer_of(shared)(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
             clock=clock,
@@ -155,28 +154,18 @@ def _presence(home: Home, store: Store, clock: Clock, beat: nodes.Beat | None) -
     return Presence(store, clock=clock, last_seen=last_seen, booted_at=booted_at())
 
 
-def _exchange(store: Store, runtime: Runtime, entropy: Entropy, common: Any, sends: Any) -> tuple[Any, Any, Any]:
-    """Return the parts that send fires to the runtime, record outcomes, and record events inside turns."""
+def _exchange(store: Store, runtime: Runtime, settings: Settings, entropy: Entropy, common: Any, sends: Any) -> Any:
+    """Return the parts that send fires, record outcomes, record events inside turns, and look at a shared store."""
     own = partial(sending.Dispatcher, store, runtime, entropy=entropy)
     shared: Any = required("shared-runner") if store.is_shared else None
-    sender = (partial(shared.handover, store) if shared else own)(**sends, **common)
-    wakes = outcomes.Wakes(
-        planning=sends["changed"], dispatch=sender.work, lost=sender.lost, asking=sender.asking
-    )  # fmt: skip
-    common = common | {"wakes": wakes}
+    sender: Any = (partial(shared.handover, store) if shared else own)(**sends, **common)
+    planning, dispatch = (sender.looking, sender.looking) if shared else (sends["changed"], sender.work)
+    wakes = outcomes.Wakes(planning=planning, dispatch=dispatch, lost=sender.lost, asking=sender.asking)
+    how = common | {"wakes": wakes} | ({} if shared else {"entropy": entropy})
     if shared:
-        return sender, shared.follower(store, **common), shared.events(store, **common)
-    common |= {"entropy": entropy}
-    return sender, outcomes.Follower(store, runtime, **common), outcomes.RuntimeEvents(store, runtime, **common)
-
-
-def _listener(
-    settings: Settings, concerned: Sequence[asyncio.Event], follower: Any, runtime_events: Any, common: Any
-) -> Any:
-    if not settings.store.is_shared:
-        return None
-    wakened = {TASKS: concerned, OUTCOMES: [follower.news, runtime_events.changed]}
-    return required("shared-runner").listener(settings.store, wakened, **common)
+        parts = sender, shared.follower(store, **how), shared.events(store, **how)
+        return *parts, shared.listener(store, settings.store, *parts, **common)
+    return sender, outcomes.Follower(store, runtime, **how), outcomes.RuntimeEvents(store, runtime, **how), None
 
 
 async def _opened(

@@ -8,7 +8,7 @@ that one runner records under the lock of its task. Neither step needs an answer
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from task_runner.planner import ledger, log_records, self_paced
 from task_runner.scheduler import planning
 from task_runner.scheduler.events import TakenIn, take_in
 from task_runner.store.rows import Key, Outgoing
-from task_runner.store.shared import Happened, WrittenTurnEvent
+from task_runner.store.shared import SOON_US, Happened, WrittenTurnEvent
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SharedClock
@@ -36,13 +36,13 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, StoreSettings
 from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
-from turnkeeper.rpc.process import Failpoints
+from turnkeeper.rpc.process import Failpoints, together
 from turnkeeper.storage import chain, database, nodes
-from turnkeeper.storage.server.handover import SCHEMA, listen
+from turnkeeper.storage.server.handover import OUTCOMES, SCHEMA, TASKS, listen
 from turnkeeper.storage.server.url import in_schema
-from turnkeeper.times import from_us
+from turnkeeper.times import from_us, to_us
 
-POLL_S = 1.0  # longest time between two checks without a notification
+POLL_S = 30.0  # longest time between two checks of a part that nothing wakes
 _LIMIT = 500  # most turn events in a transaction
 
 
@@ -112,27 +112,57 @@ def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datet
 
 
 class Listener:
-    """A listener for notifications from other processes. Parts that wait for notifications also check every second."""
+    """A look for work: one statement each second, and whenever this process or another one has news.
+
+    The look wakes only the parts that have work. They need no looks of their own.
+    """
 
     def __init__(
-        self, settings: StoreSettings, wakened: Mapping[str, Collection[asyncio.Event]], *, clock: Clock, log: EventLog
-    ) -> None:
-        """Set the events that `wakened` lists for a channel whenever another process notifies that channel."""
-        self._settings, self._wakened, self._clock, self._log = settings, wakened, clock, log
+        self, store: Store, settings: StoreSettings, sender: "SharedHandover", follower: "SharedFollower",
+        events: "SharedRuntimeEvents", *, clock: Clock, log: EventLog,
+    ) -> None:  # fmt: skip
+        self._store, self._settings, self._clock, self._log = store, settings, clock, log
+        self._sender, self._follower, self._events = sender, follower, events
+        self._wake_us, self._looked_at = None, clock.now()  # type: int | None, datetime
 
     async def run(self) -> None:
-        """Listen until cancelled."""
-        await listen(
+        """Look until cancelled."""
+        heard = listen(
             in_schema(self._settings.shared_url, SCHEMA),
             self._heard,
             lambda why: self._log.emit("store.unreachable", reason=why),
             self._clock,
-            self._settings.heard(*self._wakened),
+            self._settings.heard(TASKS, OUTCOMES),
         )
+        await together(heard, self._look_on())
 
     def _heard(self, channel: str, _said: str) -> None:
-        for event in self._wakened.get(channel, ()):
-            event.set()
+        self._sender.looking.set()
+        if channel == TASKS:
+            self._sender.asking.set()
+
+    async def _look_on(self) -> None:
+        while True:
+            self._sender.looking.clear()
+            await self.look()
+            await self._sender.looking.wait()
+
+    async def look(self) -> None:
+        """Wake the parts that have work."""
+        now = self._clock.now()
+        found = await self._store.read(lambda session: session.shared.waiting(now))
+        soon = found.wake_us is not None and found.wake_us <= to_us(now) + 2 * SOON_US
+        if soon or found.wake_us != self._wake_us or now < self._looked_at:
+            self._sender.changed.set()
+        self._wake_us, self._looked_at = found.wake_us, now
+        if found.overdue:
+            self._sender.late.set()
+        if found.ready or found.overdue or not found.has_runtime or not self._sender.connected:
+            self._sender.work.set()
+        if found.news:
+            self._follower.news.set()
+        if found.listens:
+            self._events.changed.set()
 
 
 class SharedHandover:
@@ -140,6 +170,9 @@ class SharedHandover:
 
     Attributes:
         connected: True if a runtime was running at the last check.
+        looking: set to look for work of any part.
+        late: set if a fire that no runtime began is past its grace.
+        changed: set when tasks need planning.
         refusal: always empty, because a runtime refuses a fire only when it begins the fire.
     """
 
@@ -156,10 +189,10 @@ class SharedHandover:
     ) -> None:
         """Set `changed` when tasks need planning; hand over no fire before `planned` is set."""
         self._store, self._clock, self._log, self._failpoints = store, clock, log, failpoints
-        self._pace, self._changed, self._planned = pace, changed, planned
+        self._pace, self.changed, self._planned = pace, changed, planned
+        self.looking, self.late = asyncio.Event(), asyncio.Event()
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.connected, self.refusal = False, ""
-        self._withdraws_at = 0.0
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
@@ -190,7 +223,8 @@ class SharedHandover:
             self.work.clear()
             began = self._clock.now()
             await self.send_all()
-            await self.withdraw()
+            if self.late.is_set():
+                await self.withdraw()
             await self._clock.wait(self.work, await self._pause_s(began))
 
     async def send_all(self) -> int:
@@ -217,17 +251,13 @@ class SharedHandover:
         return handed
 
     async def withdraw(self) -> None:
-        """Withdraw fires that no runtime has begun in time. Do this at most once a second."""
-        if self._clock.monotonic() < self._withdraws_at:
-            return
-        self._withdraws_at = self._clock.monotonic() + POLL_S
-        if not await self._store.read(lambda session: session.shared.overdue(self._clock.now(), 1)):
-            return
+        """Withdraw fires that no runtime has begun in time."""
+        self.late.clear()
         done = await self._store.run(partial(withdraw, now=self._clock.now(), reach=self._failpoints.reach))
         self._log.emit_all(done.events)
         if done.events:
             self._failpoints.reach("runner.planned_again")
-            self._changed.set()
+            self.changed.set()
 
     async def _note_whether(self, lives: bool, now: datetime) -> None:
         """Record whether a runtime is running. When the first runtime starts, plan the tasks with a running fire."""
@@ -236,7 +266,7 @@ class SharedHandover:
         elif not self.connected:
             done = await self._store.run(partial(plan_what_was_left, now=now))
             self._log.emit_all(done.events)
-            self._changed.set()
+            self.changed.set()
             self.asking.set()
         self.connected = lives
 
@@ -327,7 +357,7 @@ class SharedFollower:
         """Record events until cancelled."""
         while True:
             self.news.clear()
-            if not await self.take_in():
+            if await self.take_in() < _LIMIT:
                 await self._clock.wait(self.news, POLL_S)
 
     async def take_in(self) -> int:
@@ -338,7 +368,6 @@ class SharedFollower:
         count, done = await self._store.run(partial(take, now=now))
         self._log.emit_all(done.events)
         if count:
-            self._wakes.planning.set()
             self._wakes.dispatch.set()
         if done.asking:
             self._wakes.asking.set()
@@ -362,13 +391,11 @@ class SharedRuntimeEvents:
         """Record events until cancelled."""
         while True:
             self.changed.clear()
-            if not await self.take_in():
+            if await self.take_in() < _LIMIT:
                 await self._clock.wait(self.changed, POLL_S)
 
     async def take_in(self) -> int:
         """Record one batch in one transaction; return the number of events."""
-        if not await self._store.read(lambda session: outcomes.names_wanted(session) or session.events_read.get()[0]):
-            return 0
         count, taken = await self._store.run(partial(take_happened, now=self._clock.now()))
         outcomes.follow_up(taken, self._log, self._wakes)
         return count

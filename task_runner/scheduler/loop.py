@@ -45,17 +45,15 @@ class Loop:
         planned: asyncio.Event,
         handover: firing.Handover,
         asking: asyncio.Event,
-        longest_wait_s: float = LONGEST_WAIT_S,
     ) -> None:
         """Plan tasks in `store`, and pass committed fires to `handover`.
 
         `asking` is set when a fire asks to cancel the turn that it waits for. `planned` is set once all tasks that were
-        due at the start are planned. The loop checks the store at least every `longest_wait_s`.
+        due at the start are planned.
         """
         self._store, self._clock, self._log = store, clock, log
         self._failpoints, self._changed, self._handover = failpoints, changed, handover
         self._planned, self._asking = planned, asking
-        self._longest_wait_s = longest_wait_s
         self._known: dict[str, firing.NextFire | None] = {}
         self._prepared_for: datetime | None = None
         self._planned_us = 0  # tasks that were due by this time are planned
@@ -163,7 +161,7 @@ class Loop:
         with told_if_late(self._log, lambda: [log_records.waiting("to read the next due time")]):
             wake_at = await self._store.read(lambda session: session.tasks.next_wake())
         if wake_at is None:
-            return self._longest_wait_s
+            return LONGEST_WAIT_S
         left_s = (wake_at - self._clock.now()).total_seconds()
         if left_s <= LEAD_S and self._prepared_for != wake_at:
             self._prepared_for = wake_at
@@ -172,7 +170,7 @@ class Loop:
         # On a shared store, another runner may be planning the tasks that are still due.
         shortest_s = _HELD_S if self._store.is_shared else 0.0
         left_s = left_s if self._prepared_for == wake_at else left_s - LEAD_S
-        return min(self._longest_wait_s, max(shortest_s, left_s))
+        return min(LONGEST_WAIT_S, max(shortest_s, left_s))
 
     async def _prepare(self, wake_at: datetime) -> None:
         """Prepare the fires that are due soon, at `wake_at`."""

@@ -12,7 +12,7 @@ from task_runner.model.task import UNDER_WAY, Fire, FireKind, Outcome, Snapshot,
 from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
 from task_runner.store.rows import Note, fire_of, task_of
 from task_runner.store.schema import events, fires, tasks, triggers
-from turnkeeper.storage.statements import Statement, among, listed, upsert
+from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
 _OVER = [state.value for state in (TaskState.DONE, TaskState.EXPIRED, TaskState.DELETED)]
@@ -119,9 +119,9 @@ def _note_of(row: Any) -> Note:
     return Note(at=from_us(row.at_us), chain=tuple(json.loads(row.chain)), **copied)
 
 
-_LISTENING = (tasks.c.listens.is_not(None), tasks.c.state.not_in(_OVER))
-_WANTED = select(tasks.c.listens).where(*_LISTENING).distinct()
-_LISTENERS = select(tasks).where(among(tasks.c.listens, "names"), *_LISTENING).order_by(tasks.c.id)
+LISTENING = (tasks.c.listens.is_not(None), ~one_of(tasks.c.state, _OVER))
+_WANTED = select(tasks.c.listens).where(*LISTENING).distinct()
+_LISTENERS = select(tasks).where(among(tasks.c.listens, "names"), *LISTENING).order_by(tasks.c.id)
 _ADD = Statement(upsert(events, [events.c.name, events.c.id]))
 _FORGET_ENTRIES = Statement(delete(triggers).where(among(triggers.c.entry_id, "ids")))
 _CAUSES = Statement(

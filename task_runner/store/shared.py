@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from task_runner.store.schema import fires, slots, tasks
+from task_runner.store.events import LISTENING
+from task_runner.store.schema import fires, follow, slots, tasks
 from turnkeeper.storage.server.handover import FIRE, SCHEMA, handover_of
 from turnkeeper.storage.statements import TEXT, Statement, among, listed, now_us, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
 MOST_WAITING = 4096  # envelopes that no runtime has begun; further fires wait in the ledger, under their policies
+EVENTS_READ = "agent-runtime/events"  # the position of the last event inside a turn that a runner read
+SOON_US = 1_000_000
 _CATCH_UP = "catch-up"
 _ASLEEP = frozenset({"INTERRUPTED", "PAUSED"})
 _GOES_ON = frozenset({"interrupted", "paused", "running"})
@@ -61,6 +64,26 @@ class Happened(NamedTuple):
     agent: str
 
 
+class Waiting(NamedTuple):
+    """The work that waits for a runner.
+
+    Attributes:
+        has_runtime: True if a runtime is running.
+        ready: True if a fire may be handed over within a second.
+        news: True if a turn event waits for a runner.
+        overdue: True if a fire that no runtime began is past its grace.
+        listens: True if a task waits, or has waited, for events inside turns.
+        wake_us: when the next task needs planning; None if none does.
+    """
+
+    has_runtime: bool
+    ready: bool
+    news: bool
+    overdue: bool
+    listens: bool
+    wake_us: int | None
+
+
 class Shared:
     """The shared tables, over one connection inside a transaction."""
 
@@ -71,9 +94,13 @@ class Shared:
         """Return True if a runtime is running that could take fires."""
         return _handover.has_runtime(self._connection)
 
+    def waiting(self, now: datetime) -> Waiting:
+        """Return the work that waits for a runner. The check is one statement without a lock."""
+        return Waiting(*_WORK.rows(self._connection, now=to_us(now), soon=to_us(now) + SOON_US, limit=1)[0])
+
     def may_hand_over(self, now: datetime) -> bool:
         """Return False if a runtime is running and no fire is ready. The check is one statement without a lock."""
-        return bool(_MAY_HAND_OVER.value(self._connection, now=to_us(now)))
+        return bool(_MAY_HAND_OVER.value(self._connection, soon=to_us(now)))
 
     def has_news(self) -> bool:
         """Return True if a turn event waits for a runner. The check is one statement without a lock."""
@@ -179,19 +206,17 @@ def _new(*columns: Any) -> sa.Select[Any]:
     return sa.select(*columns).where(sa.not_(_told.c.taken)).order_by(_told.c.sequence)
 
 
-_HAS_NEWS = Statement(sa.select(sa.exists().where(sa.not_(_told.c.taken))))
+_NEWS_WAIT = sa.exists().where(sa.not_(_told.c.taken))
+_HAS_NEWS = Statement(sa.select(_NEWS_WAIT))
 _owners = _columns("owners", "owner", "until_us", until_us=sa.BigInteger())
-_MAY_HAND_OVER = Statement(
-    sa.select(
-        sa.or_(
-            sa.not_(sa.exists().where(_owners.c.until_us > now_us())),
-            *(
-                sa.exists().where(fires.c.ready_us <= sa.bindparam("now"), fires.c.caught_up == sa.literal(late))
-                for late in (False, True)
-            ),
-        )
+_RUNS = sa.exists().where(_owners.c.until_us > now_us())
+_READY = sa.or_(
+    *(
+        sa.exists().where(fires.c.ready_us <= sa.bindparam("soon"), fires.c.caught_up == sa.literal(late))
+        for late in (False, True)
     )
 )
+_MAY_HAND_OVER = Statement(sa.select(sa.or_(sa.not_(_RUNS), _READY)))
 _FOUND = Statement(_new(_told.c.sequence, _told.c.fire_id).limit(sa.bindparam("limit")))
 _TASKS_OF = Statement(sa.select(fires.c.fire_id, fires.c.task_id).where(among(fires.c.fire_id, "ids")))
 _LOCK_FREE = Statement(
@@ -222,12 +247,25 @@ _OLDEST = (
     .limit(MOST_WAITING)
     .subquery()
 )
-_OVERDUE = Statement(
+_late = (
     sa.select(fires.c.fire_id)
     .join(_OLDEST, _OLDEST.c.key == sa.literal("fire:", TEXT) + fires.c.fire_id + ":" + sa.cast(fires.c.attempt, TEXT))
     .where(fires.c.outcome == "accepted", fires.c.kind == "scheduled", fires.c.send_by_us < sa.bindparam("now"))
     .order_by(fires.c.entry_id)
     .limit(sa.bindparam("limit"))
+)
+_OVERDUE = Statement(_late)
+_LISTENS = sa.or_(sa.exists().where(*LISTENING), sa.exists().where(follow.c.peer == EVENTS_READ))
+_NEXT_WAKE = sa.select(sa.func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)).scalar_subquery()
+_WORK = Statement(
+    sa.select(
+        *(
+            each.label(name)
+            for each, name in zip(
+                (_RUNS, _READY, _NEWS_WAIT, _late.exists(), _LISTENS, _NEXT_WAKE), Waiting._fields, strict=True
+            )
+        )
+    )
 )
 _META = Statement(sa.select(_meta.c.value).where(_meta.c.key == sa.bindparam("of")))
 _SET_META = Statement(upsert(_meta, [_meta.c.key], ["value"]))

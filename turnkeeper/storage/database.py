@@ -273,7 +273,7 @@ def _for_caller(error: BaseException) -> Exception:
 
 
 class Query(partial[Any]):
-    """A unit that takes no lock. On a server it runs without BEGIN and COMMIT: each statement commits by itself."""
+    """A unit that takes no lock, or is one statement. On a server, each of its statements commits by itself."""
 
 
 class Database:
@@ -358,7 +358,7 @@ class Database:
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run a query that takes no lock. See `Query`."""
-        return cast("T", await self._thread.run(Query(self._checked(work))))
+        return await self.run(Query(work))
 
     async def look(self, work: Callable[[Connection], T]) -> T:
         """Run a quick query on the committed state without waiting for open transactions."""
@@ -369,7 +369,8 @@ class Database:
         return self._thread.submit(self._checked(work))
 
     def _checked(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        return work if self.check is None else lambda c: (cast("Any", self.check)(c), work(c))[1]
+        checked = work if self.check is None else lambda c: (cast("Any", self.check)(c), work(c))[1]
+        return Query(checked) if isinstance(work, Query) else checked
 
     @property
     def is_shared(self) -> bool:

@@ -23,6 +23,7 @@ from turnkeeper.config.build import build
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.errors import Conflict, TurnkeeperError, Unreachable
+from turnkeeper.storage.database import Query
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.storage.server.url import in_schema
@@ -33,6 +34,7 @@ SCHEMA = "runner"  # the table's schema in a shared database
 WEB = "web"  # the role of a daemon that only serves its machine's page
 BEAT_S = 2.0
 GONE_AFTER_S = 10.0
+CHECK_S = 5.0  # less than a lease, so that a database is not restored between two checks of a process that runs
 FORGOTTEN_AFTER_S = 86_400.0
 ALERT_AFTER_S = 60.0  # silence of a whole machine before an alert; the alerting process must have beaten for as long
 ALERTED = (1 << 63) - 1
@@ -112,18 +114,23 @@ class Nodes:
     """Reads and writes of the table. Every method runs in the transaction that is open on the connection."""
 
     def __init__(self, table: Table) -> None:
-        self._beat = Statement(upsert(table, [table.c.node_id], ["beat_us", "offset_us", *_CHANGE]))
+        own = {each.key: sa.bindparam(f"own_{each.key}", type_=each.type) for each in table.c}
+        at_once = own | dict.fromkeys(("started_us", "beat_us"), now_us())
+        row = upsert(table, [table.c.node_id], ["beat_us", "offset_us", *_CHANGE])
+        beaten = row.values(at_once).returning(table.c.beat_us).cte("beaten")
+        old = (table.c.beat_us < now_us() - int(FORGOTTEN_AFTER_S * 1e6)) & (table.c.node_id != own["node_id"])
+        seen = sa.select(beaten.c.beat_us.label("at"), table)
+        seen = seen.join_from(beaten, table, table.c.node_id != own["node_id"], isouter=True)
+        self._beat = Statement(seen.add_cte(sa.delete(table).where(old).cte("forgotten")))
         self._leave = Statement(sa.delete(table).where(table.c.node_id == sa.bindparam("node_id")))
-        self._forget = Statement(sa.delete(table).where(table.c.beat_us < sa.bindparam("before")))
         self._alerted = Statement(sa.update(table).where(table.c.node_id == sa.bindparam("of")))
         self._all = Statement(sa.select(table).order_by(table.c.role, table.c.name, table.c.node_id))
 
-    def beat(self, connection: Connection, node: dict[str, Any]) -> int:
-        """Record that a process is running. Return the database's time."""
-        at = int(_NOW.value(connection))
-        self._beat.run(connection, **({"started_us": at} | node), beat_us=at)
-        self._forget.run(connection, before=at - int(FORGOTTEN_AFTER_S * 1e6))
-        return at
+    def beat(self, connection: Connection, node: dict[str, Any]) -> tuple[int, list[Node]]:
+        """Record in one statement that a process is running. Return the database's time, and all processes."""
+        rows = self._beat.dicts(connection, **{f"own_{name}": value for name, value in node.items()})
+        at, fresh = rows[0]["at"], node | {"started_us": rows[0]["at"], "beat_us": rows[0]["at"]}
+        return at, [_node(row, at) for row in (*rows, fresh) if row["node_id"]]
 
     def leave(self, connection: Connection, node_id: str) -> None:
         self._leave.run(connection, node_id=node_id)
@@ -131,17 +138,7 @@ class Nodes:
     def listed(self, connection: Connection) -> list[Node]:
         """Return all processes that were seen within the last day, ordered by role and name."""
         at = int(_NOW.value(connection))
-        return [
-            Node(
-                **{name: row[name] for name in _SAID},
-                facts=json.loads(row["facts_json"]),
-                started_at=from_us(row["started_us"]),
-                beat_at=from_us(row["beat_us"]),
-                offset_s=row["offset_us"] / 1e6,
-                silent_s=max(0.0, (at - row["beat_us"]) / 1e6),
-            )
-            for row in self._all.dicts(connection)
-        ]
+        return [_node(row, at) for row in self._all.dicts(connection)]
 
     def gone(self, connection: Connection) -> list[Node]:
         """Return the newest process of each machine whose silence this process must report to the author.
@@ -159,6 +156,17 @@ class Nodes:
     def alerted(self, connection: Connection, node: Node, at_us: int = ALERTED) -> None:
         """Record that the author was alerted to a machine's silence, or when a process began the alert."""
         self._alerted.run(connection, of=node.node_id, alerted_us=at_us)
+
+
+def _node(row: Row, at: int) -> Node:
+    return Node(
+        **{name: row[name] for name in _SAID},
+        facts=json.loads(row["facts_json"]),
+        started_at=from_us(row["started_us"]),
+        beat_at=from_us(row["beat_us"]),
+        offset_s=row["offset_us"] / 1e6,
+        silent_s=max(0.0, (at - row["beat_us"]) / 1e6),
+    )
 
 
 def silent(found: Sequence[Node]) -> list[Node]:
@@ -191,13 +199,13 @@ def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> fr
 def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
     """Return a check that raises Conflict if the database was restored to an earlier time since this process started.
 
-    The check reads the database every `BEAT_S`. A process that was suspended for longer reads it before other work.
+    The check reads the database every `CHECK_S`. A process that was suspended for longer reads it before other work.
     """
-    known, looked = "", clock.monotonic() - BEAT_S
+    known, looked = "", clock.monotonic() - CHECK_S
 
     def check(connection: Connection) -> None:
         nonlocal known, looked
-        if (now := clock.monotonic()) - looked < BEAT_S:
+        if (now := clock.monotonic()) - looked < CHECK_S:
             return
         found = connection.exec_driver_sql("SELECT value FROM runtime.meta WHERE key = 'incarnation'").scalar()
         if known and found != known:
@@ -258,7 +266,7 @@ class Beat:
         facts, offset_us = self.facts(), int(self._clock.ahead_s * 1e6)
         said = {"facts_json": json.dumps(facts, sort_keys=True), "owner": self.owner(), "offset_us": offset_us}
         asked = self._clock.monotonic()
-        at, found = await self._transact(lambda c: (self._nodes.beat(c, self._node | said), self._nodes.listed(c)))
+        at, found = await self._transact(Query(partial(self._nodes.beat, node=self._node | said)))
         alike = [each for each in self._others_of(found) if each.lives]
         self.lacking = lacking(facts, [each.facts for each in alike if CORDONED not in each.facts])
         self.others = [each.facts for each in alike if not each.draining]

@@ -48,7 +48,7 @@ def open_mailboxes(
     """Open the inboxes of this machine's agents, and report this machine's abilities to the other machines."""
     beside = open_database(basis.url)
     basis.stack.callback(beside.close)
-    beside.check = nodes.refuse_restored(basis.clock)
+    beside.check = basis.database.check or nodes.refuse_restored(basis.clock)
     ownership = Ownership(beside, basis.home.run / "owner", clock=basis.clock, entropy=basis.entropy, log=basis.log)
     ownership.agents, ownership.node = hosted(basis.settings), nodes.name_of(basis.settings.node)
     ownership.lacks = lambda data: _lacked(data, categories, basis.graphs.catalog)

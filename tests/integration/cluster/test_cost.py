@@ -42,8 +42,9 @@ tool_calls = 50
 tokens = 200_000
 """
 LOCKS = re.compile(
-    r"FOR (NO KEY )?UPDATE|FOR (KEY )?SHARE|pg_(try_)?advisory_xact|^\s*(INSERT|UPDATE|DELETE|SAVEPOINT)"
+    r"FOR (NO KEY )?UPDATE|FOR (KEY )?SHARE|pg_(try_)?advisory_xact|\b(INSERT INTO|UPDATE|DELETE FROM|SAVEPOINT)\b"
 )
+BEAT = re.compile(r"^WITH (forgotten AS\s+\(DELETE FROM runner\.nodes|renewed AS\s+\(UPDATE owners) ")
 SUCCEEDED = "SELECT count(*) FROM runner.fires WHERE outcome = 'succeeded'"
 
 
@@ -63,9 +64,9 @@ class Cost(NamedTuple):
         return self.statements <= most.statements and self.synced <= most.synced
 
 
-MOST_IDLE = Cost(26, 1.8)  # of a machine with both daemons, each second
-MOST_OF_A_TURN = Cost(245, 20)  # with its fire and one call of a tool
-MOST_OF_A_TURN_OF_TWO = Cost(290, 21.5)  # of a turn if there is a further machine
+MOST_IDLE = Cost(5, 1.6)  # of a machine with both daemons, each second
+MOST_OF_A_TURN = Cost(215, 19)  # with its fire and one call of a tool
+MOST_OF_A_TURN_OF_TWO = Cost(240, 20)  # of a turn if there is a further machine
 MOST_OF_A_FIRE = Cost(7.5, 0.08)  # of many that are due at once
 
 
@@ -169,7 +170,10 @@ def test_an_idle_machine_a_turn_and_a_further_machine_cost_no_more_than_before(m
     assert measured.value(calls) == 3 * TURNS, "each turn has one round of tools"
     reads = outside_of_transactions(measured.asked())
     assert reads
-    assert not [one for one in reads if LOCKS.search(one)], "what commits by itself takes no lock"
+    beats = [one for one in reads if BEAT.match(one)]
+    assert beats, "a beat is one statement"
+    others = [one for one in reads if LOCKS.search(one) and one not in beats]
+    assert not others, "a read takes no lock"
     assert idle.is_within(MOST_IDLE), idle
     assert alone.is_within(MOST_OF_A_TURN), alone
     assert of_two.is_within(MOST_OF_A_TURN_OF_TWO), of_two

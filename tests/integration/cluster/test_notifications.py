@@ -86,3 +86,38 @@ async def test_a_fire_that_becomes_due_while_a_runner_looks_is_looked_at_at_once
         due = from_us(cluster.value("SELECT max(ready_us) FROM runner.fires WHERE kind = 'manual'"))
         assert await runner.dispatcher._pause_s(due - timedelta(milliseconds=10)) == 0
         assert await runner.dispatcher._pause_s(due) == shared.POLL_S, "it waits for whoever holds it"
+
+
+async def test_a_look_wakes_only_the_parts_that_have_work(cluster: Cluster) -> None:
+    home = cluster.home(1)
+    spec: dict[str, Any] = {"category": "loop", "channel": "general", "prompt": "Say hello.", "every": "9h"}
+    async with assemble(home, daemon=True) as runner:
+        sender = runner.dispatcher
+        parts = {
+            "planning": sender.changed, "sending": sender.work, "withdrawing": sender.late,
+            "outcomes": runner.follower.news, "events": runner.runtime_events.changed,
+        }  # fmt: skip
+
+        async def woken() -> set[str]:
+            for event in parts.values():
+                event.clear()
+            await runner.listener.look()
+            return {part for part, event in parts.items() if event.is_set()}
+
+        assert await woken() == {"sending"}, "that a runtime lives is news"
+        sender.connected = True
+        assert await woken() == set()
+        made = wire.CreateTaskRequest(spec=wire.TaskSpec(name="first", **spec))
+        await asyncio.to_thread(call, home, "CreateTask", made)
+        assert await woken() == {"planning"}
+        assert await woken() == set(), "the next due time is known"
+        await asyncio.to_thread(call, home, "RunTask", wire.RunTaskRequest(name="first", request_id="one"))
+        assert await woken() == {"sending"}
+        assert len(await sender.hand_over()) == 1
+        cluster.sql.execute(b"UPDATE runner.fires SET kind = 'scheduled', send_by_us = 1 WHERE kind = 'manual'")
+        assert await woken() == {"sending", "withdrawing"}
+        cluster.sql.execute(b"UPDATE runner.tasks SET listens = 'turn_end'")
+        assert await woken() == {"sending", "withdrawing", "events"}
+        cluster.sql.execute(b"DELETE FROM runtime.owners")
+        cluster.sql.execute(b"DELETE FROM runtime.envelopes")
+        assert await woken() == {"sending", "events"}, "without a runtime, fires stay in the ledger"

@@ -406,7 +406,7 @@ async def freed(bench: Bench) -> None:
     """Free, as two renewals do, what this machine owns by the database, and does not hold."""
     ownership: Any = bench.runtime.mailboxes.ownership
     for _ in range(2):
-        epochs = await ownership._database.run(lambda c: leases.renew(c, ownership.owner))
+        epochs, _ = await ownership._database.run(lambda c: leases.renew(c, ownership.owner))
         await ownership._give_up({Lease(*owned) for owned in epochs.items() if owned[0] not in ownership.held})
     bench.runtime.worker._arrived.notify()
 
