@@ -258,7 +258,7 @@ async def test_what_was_claimed_before_and_with_a_lost_answer_is_not_left_lying(
     one, other = pair
     one.script["go"], where, asked = [], one.runtime.mailboxes.ownership, ("thread-1", "thread-2", "thread-3")
     where._database = cut = AnswersLost(where._database)
-    cut.loses = lambda answer: isinstance(answer, tuple) and answer[0].thread_id == "thread-2" and not cut.lost
+    cut.loses = lambda answer: isinstance(answer, tuple) and answer[0] == Lease("thread-2", 1) and not cut.lost
     await looks_no_more(one, other)
     receipts = [await one.accept(one.fire(number, thread_id=name)) for number, name in enumerate(asked, 1)]
     del where.take
