@@ -10,7 +10,7 @@ and each fire ends once. A restart reads all of this from the rows and the folde
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import groupby
@@ -293,16 +293,14 @@ class Acceptor:
                 accepted.append((item, fresh_one, answer.name if answer else ""))
         self._answer(accepted)
 
-    async def _known(self, keys: Iterable[str]) -> dict[str, str]:
+    async def _known(self, keys: Collection[str]) -> dict[str, str]:
         """Return the digests of the keys that were accepted, or whose envelopes are in an inbox."""
-        wanted = list(keys)
-        queued = {key: known.digest for key, known in (await self.mailboxes.find(wanted)).items()}
+        queued = {key: known.digest for key, known in (await self.mailboxes.find(keys)).items()}
 
         def look(connection: Connection) -> dict[str, str]:
-            taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
-            return taken | {
-                key: item.digest for key, item in mail.terminal_deliveries_by_key(connection, wanted).items()
-            }
+            taken: dict[str, Any] = {**get_keys(connection, keys)}
+            taken |= mail.terminal_deliveries_by_key(connection, keys)
+            return {key: one.digest for key, one in taken.items()}
 
         return await self.store.read(look) | queued
 

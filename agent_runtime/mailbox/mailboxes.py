@@ -65,7 +65,7 @@ class Mailboxes:
         self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy, files: Any = None
     ) -> None:
         """Open the inboxes of the agents that this runtime hosts; receipts name `process`."""
-        self._home = home
+        self._home, self._cordon = home, home.cordon
         self._clock = clock
         self._entropy = entropy
         self._files = files or GroupingFiles()
@@ -108,7 +108,7 @@ class Mailboxes:
     def cordoned(self) -> str:
         """Return since when this machine has taken no new turns; empty if it takes new turns."""
         with contextlib.suppress(OSError):
-            return self._home.cordon.read_text(encoding="utf-8")
+            return self._cordon.read_text(encoding="utf-8") if os.path.exists(self._cordon) else ""  # noqa: PTH110  fast
         return ""
 
     def lease_of(self, _thread_id: str) -> Lease | None:
@@ -221,12 +221,11 @@ class Mailboxes:
     async def _archive_all(self) -> None:
         while self._archiving:
             group, self._archiving = self._archiving, []
+            failure: Exception | None = None
             try:
                 await self._run(lambda group=group: self._archive([delivery for delivery, _ in group]))  # type: ignore[misc]
             except Exception as error:  # noqa: BLE001  each of the group's callers gets it as its answer
-                failure: Exception | None = error
-            else:
-                failure = None
+                failure = error
             for _, done in group:
                 if not done.done():
                     done.set_result(None) if failure is None else done.set_exception(failure)

@@ -50,9 +50,11 @@ def columns(used: Used) -> dict[str, Any]:
 
 def used_from(models: Mapping[str, Mapping[str, int]], tokens_in: int, tokens_out: int) -> Used:
     """Return a turn's tokens. Those that no model has are an unknown model's: an earlier version recorded only sums."""
+    if not (models or tokens_in or tokens_out):
+        return Counter()  # most turns' rows when they begin; sums of counters are slow
     named = Counter({(model, key): int(count) for model, one in models.items() for key, count in one.items()})
     read, written = totals(named)
-    return +(named + used_by("", tokens_in - read, tokens_out - written))
+    return named + used_by("", tokens_in - read, tokens_out - written)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Queries of `agent.db`: functions of an open connection, for the daemon and for commands that read while it runs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -224,7 +224,7 @@ def list_channels(connection: Connection) -> list[model.ChannelRecord]:
     ]
 
 
-def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, model.KeyRecord]:
+def get_keys(connection: Connection, wanted: Collection[str]) -> dict[str, model.KeyRecord]:
     """Return the keys that were taken, by key. Omit unknown keys."""
     return {row["key"]: from_row(model.KeyRecord, row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
 

@@ -147,7 +147,7 @@ class Worker:
             most_at_once=most_at_once,
             on_done=self._on_done,
             shared=shared,
-            settle=self._settle,
+            settle=lambda thread_id: self._turns.pruned(thread_id),  # noqa: PLW0108  the turns are made below
             cordoned=parts.mailboxes.cordoned,
         )
         self._turns = Turns(parts, self._lanes, clock)
@@ -160,13 +160,10 @@ class Worker:
         self._stuck: list[_Stuck] = []
         self.unreadable = ""
         """The machine fault that keeps the inboxes from being read; empty if there is none."""
-        self._claiming: asyncio.Task[None] | None = None
-        self._answering: asyncio.Task[None] | None = None
-        self._taking: asyncio.Task[None] | None = None
-        self._timing: asyncio.Task[None] | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._home, self._cordoned = home, ""
         self._began = clock.now()
-        self._on_shutdown: Callable[[], None] = _nothing
+        self._on_shutdown: Callable[[], None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -178,7 +175,7 @@ class Worker:
 
         `on_shutdown` is called when an envelope asks the runtime to end.
         """
-        self._began, self._on_shutdown = self._clock.now(), on_shutdown or _nothing
+        self._began, self._on_shutdown = self._clock.now(), on_shutdown
         await self._handoffs.take_up_notes(FIRST_AGENT)
         elsewhere = await self._mailboxes.begin(self._lanes.drop)
         await self._terminal_deliveries.start(elsewhere)
@@ -187,11 +184,10 @@ class Worker:
         found = await self._handoffs.waiting_at_start()
         self._log.emit("runtime.up", continued=going_on, **found)
         await self._route_all(await self._mailboxes.adopt())
-        self._claiming = asyncio.create_task(self._claim(), name="claim")
-        self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
-        if self._outboxes is not None:
-            self._taking = asyncio.create_task(self._outboxes.run(), name="outboxes")
-        self._timing = asyncio.create_task(self._deadlines.run(), name="deadlines")
+        answers = self._agent_messages.keep_answering()
+        work = {"claim": self._claim(), "answers": answers, "deadlines": self._deadlines.run()}
+        work |= {"outboxes": self._outboxes.run()} if self._outboxes is not None else {}
+        self._tasks = {name: asyncio.create_task(one, name=name) for name, one in work.items()}
 
     async def _go_on(self) -> int:
         """Queue the unfinished work of an earlier process; return how many turns were running."""
@@ -206,11 +202,9 @@ class Worker:
 
     async def stop(self, grace_s: float) -> None:
         """Stop claiming, wait for the end of each running superstep, then cancel. Leave the rows unfinished."""
-        started = (self._claiming, self._answering, self._taking, self._timing)
-        ending = [task for task in started if task is not None]
-        for task in ending:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._terminal_deliveries.stop()
         self._engines.drain()
         await self._lanes.stop(grace_s)
@@ -359,7 +353,7 @@ class Worker:
         stale = envelope.at < self._began
         await self._mailboxes.archive(delivery)
         self._log.emit("shutdown.received", sender=envelope.sender, id=envelope.id, stale=stale)
-        if not stale:
+        if not stale and self._on_shutdown is not None:
             self._on_shutdown()
 
     async def _set_aside(self, delivery: Delivery, reason: str) -> None:
@@ -375,9 +369,6 @@ class Worker:
     def _on_done(self) -> None:
         if self._mailboxes.is_shared or self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
             self._arrived.notify()
-
-    async def _settle(self, thread_id: str) -> None:
-        await self._turns.pruned(thread_id)
 
     async def _handle_owned(self, thread_id: str, item: Item) -> Handled:
         """Handle an item under the lease of its thread; an item of an earlier lease counts as done."""
@@ -440,10 +431,6 @@ class Worker:
                 return False
             self._mailboxes.lost(delivery.lease)
         return True
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _quarantined(found: list[tuple[str, str, str]]) -> list[tuple[str, dict[str, object]]]:

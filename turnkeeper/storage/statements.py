@@ -76,8 +76,7 @@ class Statement:
 
     def first_dict(self, connection: sa.Connection, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a query, as :meth:`dicts` does. Return None if there is no row."""
-        found = self.dicts(connection, **values)
-        return found[0] if found else None
+        return next(iter(self.dicts(connection, **values)), None)
 
     def values(self, connection: sa.Connection, **values: Any) -> list[Any]:
         return [row[0] for row in self._execute(connection, values)]

@@ -5,7 +5,7 @@ Each method plans work for one of the file's two threads. `_both` makes a blocki
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -184,8 +184,8 @@ class GroupedSaver(Encoding):
         """Store a task's writes, with the checkpoint that the task ran from."""
         encoded, fixed = self.rows_of(config, writes, task_id, task_path)
         # The checkpoint of the step's results follows at once, so one commit serves both.
-        plan = self._writing(rows.Rows(table="writes", rows=encoded, replace=fixed))
-        return replace(plan, hold_s=0.0 if fixed else HELD_S, results_of=place_of(config)[0])
+        held: dict[str, Any] = {} if fixed else {"hold_s": HELD_S, "results_of": place_of(config)[0]}
+        return self._writing(rows.Rows(table="writes", rows=encoded, replace=fixed), **held)
 
     put_writes, aput_writes = _both(_put_writes)
 
@@ -246,8 +246,8 @@ class GroupedSaver(Encoding):
     def _reading(self, work: Callable[[Any], Any], read: Callable[[Any], R]) -> _Plan[R]:
         return _Plan(thread=self._file.reader, work=work, read=read)
 
-    def _writing(self, work: Work, read: Callable[[Any], Any] = lambda _done: None) -> _Plan[Any]:
-        return _Plan(thread=self._file.writer, work=self._leased(work), read=read)
+    def _writing(self, work: Work, read: Callable[[Any], Any] = lambda _done: None, **held: Any) -> _Plan[Any]:
+        return _Plan(thread=self._file.writer, work=self._leased(work), read=read, **held)
 
     def _leased(self, work: Work) -> Work | Leased:
         return Leased(work, current()) if self._file.is_fenced else work

@@ -414,14 +414,13 @@ class LocalEngine(Engine):
     def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False, **known: Any) -> Step:
         messages = inputs.messages_of(values)
         own = inputs.after(messages, mark)
-        if self._schema.keeps_messages and own is None and before:
+        if own is None and (before or not self._schema.keeps_messages):
             own = inputs.after(messages, before)
         if self._schema.keeps_messages:
             lines = None if own is None else inputs.said(own)
             if lines is not None and own is not None and at_end:
                 lines = inputs.with_structured(lines, own, values)
         else:
-            own = inputs.after(messages, before) if own is None else own
             lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")
         return Step(messages=lines, used=model_output.used_in(own or ()), **known)
 

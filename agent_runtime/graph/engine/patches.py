@@ -1,16 +1,18 @@
-"""Changes to LangGraph's saving of task results, and to LangChain's work around each hook and each of its methods."""
+"""Changes to LangGraph's saving of task results, and to the work around each hook, method and run of a node."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, wraps
 from types import MethodType
 from typing import Any
 
-import langsmith
+import langsmith.utils
 from langchain.agents import factory
 from langchain_core.language_models import chat_models
+from langchain_core.runnables import config
 from langchain_core.tools import base
+from langgraph.checkpoint.serde import jsonplus
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
-from langsmith.utils import tracing_is_enabled
+from langgraph.types import Send
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 
@@ -53,7 +55,7 @@ def _traced_if_asked(*args: Any, **options: Any) -> Any:
 
         @wraps(hook)
         def run(*given: Any, **named: Any) -> Any:
-            return traced(*given, **named) if tracing_is_enabled() else hook(*given, **named)
+            return traced(*given, **named) if langsmith.utils.tracing_is_enabled() else hook(*given, **named)
 
         return run
 
@@ -73,11 +75,23 @@ def _read_once(read: Any) -> Any:
     return run
 
 
+def _merge(base: Mapping[str, Any], incoming: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge metadata as LangChain does, which inspects the types of the versions in metadata without versions too."""
+    known = _VERSIONS in base or _VERSIONS in incoming
+    return dict(_MERGE(base, incoming)) if known else {**base, **incoming}
+
+
+_MERGE: Any = getattr(config, "_merge_metadata_dicts", None)
+_VERSIONS = "lc_versions"
+
+
 def apply() -> None:
     """Make the changes, for this process."""
     setattr(AsyncPregelLoop, "aaccept_push", _accept_push)  # noqa: B010  there is no other place between two tasks
     setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a loop that saves sets its own
     setattr(factory, "traceable", _traced_if_asked)  # noqa: B010  the type checker refuses a plain assignment
+    setattr(config, "_merge_metadata_dicts", _merge)  # noqa: B010  each run of a node merges metadata ten times
+    setattr(jsonplus, "SendProtocol", Send)  # noqa: B010  the check of a protocol takes longer than to write the task
     for module, name in ((chat_models, _PARAMETERS), (base, _PARAMETERS), (base, "_get_runnable_config_param")):
         if hasattr(module, name):
             setattr(module, name, _read_once(getattr(module, name)))

@@ -99,8 +99,8 @@ class Bench:
     async def crash(self) -> None:
         """Abandon the runtime without a word, and open another on what is on disk."""
         worker: Any = self.runtime.worker
-        for task in filter(None, (worker._claiming, worker._taking)):  # two runtimes would refuse a message twice
-            task.cancel()
+        for name in worker._tasks.keys() & {"claim", "outboxes"}:  # two runtimes would refuse a message twice
+            worker._tasks[name].cancel()
         self._left.append(self.runtime)
         if self.shared:
             await self._die()

@@ -94,7 +94,7 @@ async def test_an_envelope_that_was_claimed_and_never_begun_is_adopted(bench: Be
 async def test_a_row_without_input_is_given_its_input(bench: Bench) -> None:
     store = bench.runtime.store
     worker: Any = bench.runtime.worker
-    worker._claiming.cancel()
+    worker._tasks["claim"].cancel()
     trigger = read_fire(bench.fire(), bench.runtime.categories.get)
     await bench.runtime.mailboxes.put([encode_trigger(trigger, envelope_id="1", at=bench.runtime.clock.now())])
     await bench.runtime.mailboxes.claim(1)

@@ -176,7 +176,7 @@ async def test_a_crash_is_healed_before_anything_else_is_done(bench: Bench, come
     first = await bench.accept(bench.fire(1))
     await soon(bench.blocked.wait(), "the first turn to block")
     worker: Any = bench.runtime.worker
-    worker._claiming.cancel()
+    worker._tasks["claim"].cancel()
     if comes == "a message":
         second = (await bench.send("hello", thread_id="thread-a")).turn_id
     else:

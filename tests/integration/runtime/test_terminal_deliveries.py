@@ -177,7 +177,7 @@ async def test_a_fire_that_a_worker_had_not_begun_waits_in_its_inbox_when_the_wo
     few = bench.settings
     bench.settings = replace_workers(bench, 1)
     await bench.crash()
-    bench.runtime.worker._claiming.cancel()
+    bench.runtime.worker._tasks["claim"].cancel()
     receipt = await bench.accept(bench.fire(agent="agent1"))
     bench.settings = few
     await bench.crash()

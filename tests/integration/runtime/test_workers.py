@@ -139,7 +139,7 @@ async def test_an_answer_that_a_crash_left_owed_is_sent_once(staffed: Bench) -> 
     bench = staffed
     bench.script["go"] = [send("agent1", "work"), AIMessage("asked")]
     worker: Any = bench.runtime.worker
-    worker._answering.cancel()
+    worker._tasks["answers"].cancel()
     await bench.run(prompt="go")
     await bench.events(until=lambda event: event.thread_id == THREAD and event.state == STATES.SUCCEEDED)
     await bench.rest()
