@@ -2,7 +2,8 @@
 
 `python -m benchmarks` runs every part in turn; `python -m benchmarks lateness fires` only those, and replaces their
 sections in the results. `--times 7` takes another number of repetitions than the parts' own, where a part lets it be
-chosen: five for what has a gate, fewer for the rest, so that all parts end within about twelve minutes.
+chosen: five for what has a gate, fewer for the rest, so that all parts end within about twelve minutes. The parts that
+say how fast the main work is: `commands lateness fires register turns cpu home shared catch-up`.
 
 It measures only on an idle machine, as a figure from a busy one is no result. `--busy-ok` measures all the same, into
 `benchmarks/busy.md` or the file of `--into`, marks every figure, and leaves the results as they are.
@@ -36,6 +37,7 @@ from benchmarks import (
     bench_cpu,
     bench_fires,
     bench_flood,
+    bench_home,
     bench_long_thread,
     bench_memory,
     bench_next_fire,
@@ -193,6 +195,7 @@ PARTS: dict[str, tuple[str, Part, int]] = {
     "next": (NEXT, next_fire, 1),
     "bus": (ENVELOPES, bus, 1),
     "thread": (THREAD, long_thread, 1),
+    "home": (bench_home.TITLE, bench_home.idle_home, 5),
     "memory": (MEMORY, memory, 1),
     "shared": (bench_shared.SHARED, bench_shared.shared, 5),
     "cluster": (bench_cluster.CLUSTER, bench_cluster.cluster, 3),
