@@ -76,18 +76,9 @@ class ThreadImport:
                 wanted = request.thread_ids
                 found = await asyncio.to_thread(threads_file.read_threads, copy, wanted, str(path), past_turns)
                 channels = {one.thread_id: _channel(one.thread_id, request.channel) for one in found}
-                known = [await self._store.read(is_imported, one) for one in found]
-                fresh = [one for one, is_known in zip(found, known, strict=True) if not is_known]
+                fresh = [one for one in found if not await self._store.read(is_imported, one)]
                 if fresh and not request.dry_run:
-                    by_channel: dict[str, list[threads_file.PastThread]] = {}
-                    for one in fresh:
-                        by_channel.setdefault(channels[one.thread_id], []).append(one)
-                    await self._write(
-                        copy,
-                        str(path),
-                        fresh,
-                        lambda: import_all(self._store, by_channel, grant=grant, graph=graph),
-                    )
+                    await self._write(copy, str(path), fresh, channels, {"grant": grant, "graph": graph})
         for one in fresh if not request.dry_run else ():
             if one.waits:
                 self._go_on(one.thread_id)
@@ -95,14 +86,12 @@ class ThreadImport:
             threads=[described(one, channels[one.thread_id], one not in fresh) for one in found]
         )
 
-    async def _write(
-        self, copy: Path, where: str, threads: Sequence[threads_file.PastThread], write_turns: Callable[[], Any]
-    ) -> None:
+    async def _write(self, copy: Path, where: str, threads: Sequence[threads_file.PastThread], *rest: Any) -> None:
         """Write checkpoints, then the turns that refer to them. After a kill in between, the import can be repeated."""
         ids = [one.thread_id for one in threads]
         await self._checkpoints.achange(lambda connection: threads_file.take_in(connection, copy, ids, where))
         try:
-            await write_turns()
+            await import_all(self._store, threads, *rest)
         except BaseException:
             await self._checkpoints.achange(lambda connection: threads_file.take_out(connection, copy, ids))
             raise
@@ -173,19 +162,21 @@ def is_imported(connection: Connection, thread: threads_file.PastThread) -> bool
     return False
 
 
-async def import_all(store: Store, threads: Mapping[str, Sequence[threads_file.PastThread]], **given: Any) -> None:
-    """Write threads that ran elsewhere with their turns, by channel: all or none.
+async def import_all(
+    store: Store, threads: Sequence[threads_file.PastThread], channels: Mapping[str, str], given: Mapping[str, Any]
+) -> None:
+    """Write threads that ran elsewhere with their turns, each into its channel: all or none.
 
     The last turn of a thread that waits for its author waits here too; its question is read from its checkpoint.
     """
     at = store.clock.now()
 
     def work(connection: Connection) -> None:
-        for channel, each in threads.items():
-            for thread in each:
-                import_thread(connection, at, thread, store.right.epoch, channel=channel, **given)
-                if store.right.shared:
-                    handover.look(connection, thread.thread_id, f"imported {to_us(at)}", at)
+        for thread in threads:
+            channel = channels[thread.thread_id]
+            import_thread(connection, at, thread, store.right.epoch, channel=channel, **given)
+            if store.right.shared:
+                handover.look(connection, thread.thread_id, f"imported {to_us(at)}", at)
 
     await store.write(work)
 

@@ -4,11 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothing is drawn
 
-from google.protobuf.message import Message
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -34,7 +33,7 @@ LOOK_S = 1.0  # seconds between polls of a turn that its conversation does not s
 AWAY_S = 0.5  # seconds between attempts to reach a daemon that is unavailable
 LONGEST_AWAY = 240  # attempts before a stream is closed
 Handler = Callable[["Call"], Awaitable[Any]]
-Routes = tuple[tuple[str, str, Handler, Scope], ...]
+Routes = tuple[tuple[str, str, Handler, Scope, str], ...]
 
 
 def parsed(text: str) -> Any:
@@ -127,14 +126,18 @@ class Api:
         """Return the name under which clients know the graph of a thread or task."""
         return self.default if graph in {"", OWN, self.gateway.settings.default_graph} else graph
 
-    def route(self, method: str, path: str, handler: Handler, scope: Scope) -> Route:
-        """Return the route of a handler, for callers with this scope. A handler returns an answer, or its JSON."""
+    def route(self, method: str, path: str, handler: Handler, scope: Scope, act: str) -> Route:
+        """Return the route of a handler, for callers with this scope. A handler returns an answer, or its JSON.
 
+        The name of the route is the act about which the login of a project is asked; empty if its users may not do it.
+        """
+
+        @wraps(handler)
         async def answer(request: Request) -> Any:
             found = await handler(Call(self, request, scope, await request.body()))
             return found if callable(found) else JSONResponse(found)
 
-        return Route(path, answer, methods=[method])
+        return Route(path, answer, methods=[method], name=act)
 
 
 class Call:
@@ -142,6 +145,7 @@ class Call:
 
     Attributes:
         daemons: the methods of both daemons, called on behalf of the caller.
+        ask: sends a request to the method of its type, and returns the answer.
         thread_id: the thread in the path; empty if there is none.
         key: the `Idempotency-Key`; empty if there is none.
     """
@@ -151,6 +155,7 @@ class Call:
         self.api, self.request, self.who = api, request, need(request, scope)
         self.method = request.scope.get("method", "")
         self.daemons, self.clock = api.gateway.daemons(self.who), api.gateway.clock
+        self.ask = self.daemons.ask
         self.path, self.query, self._content = request.path_params, request.query_params, content
         self.thread_id: str = self.path.get("thread_id", "")
         self.key: str = request.headers.get("idempotency-key", "")
@@ -173,10 +178,6 @@ class Call:
     def says(self, name: str) -> bool:
         """Return True if the query sets an option."""
         return self.query.get(name, "").lower() in {"1", "true"}
-
-    async def ask(self, request: Message) -> Any:
-        """Return a daemon's answer to a request. Raises TurnkeeperError."""
-        return await self.daemons.ask(request)
 
     async def ask_until_answered(self, ask: Callable[[], Awaitable[Any]], more: int = LONGEST_AWAY) -> Any:
         """Return the result of `ask`. Repeat it, at most `more` times, while a daemon is away. Raises Unreachable."""

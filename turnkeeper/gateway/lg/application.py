@@ -54,10 +54,10 @@ async def _unknown(_request: Request, error: Exception) -> Response:
 
 def routes(api: Api) -> list[BaseRoute]:
     """Return all routes, more specific ones first."""
-    public = [*(Route(path, lambda _request: JSONResponse({"ok": True})) for path in ("/ok", "/health"))]
+    public = [*(Route(path, lambda _request: JSONResponse({"ok": True}), name="") for path in ("/ok", "/health"))]
     socket = WebSocketRoute("/threads/{thread_id}/stream/events", partial(threads.socket, api))
     rows = (*tasks.ROUTES, *runs.ROUTES, *threads.ROUTES, *store.ROUTES)
-    return [*public, Route("/info", _info), socket, *(api.route(*row) for row in rows)]
+    return [*public, Route("/info", _info, name=""), socket, *(api.route(*row) for row in rows)]
 
 
 def surface(gateway: Gateway) -> Offered:

@@ -502,15 +502,15 @@ def _modes_in(call: Call) -> list[str]:
 
 _THREAD, _RUN = "/threads/{thread_id}", "/threads/{thread_id}/runs/{run_id}"
 ROUTES: lg.Routes = (
-    ("POST", "/runs/batch", batch, Scope.WORK),
-    ("POST", "/runs/cancel", cancel_many, Scope.WORK),
-    ("GET", f"{_THREAD}/runs", listed, Scope.READ),
-    ("GET", _RUN, get, Scope.READ),
-    ("DELETE", _RUN, delete, Scope.WORK),
-    ("GET", f"{_RUN}/join", join, Scope.READ),
-    ("GET", f"{_RUN}/stream", join_stream, Scope.READ),
-    ("POST", f"{_RUN}/cancel", cancel, Scope.WORK),
-    *(("POST", f"{place}/runs", create, Scope.WORK) for place in ("", _THREAD)),
-    *(("POST", f"{place}/runs/stream", stream, Scope.WORK) for place in ("", _THREAD)),
-    *(("POST", f"{place}/runs/wait", wait, Scope.WORK) for place in ("", _THREAD)),
+    ("POST", "/runs/batch", batch, Scope.WORK, ""),
+    ("POST", "/runs/cancel", cancel_many, Scope.WORK, ""),
+    ("GET", f"{_THREAD}/runs", listed, Scope.READ, "threads.read"),
+    ("GET", _RUN, get, Scope.READ, "threads.read"),
+    ("DELETE", _RUN, delete, Scope.WORK, ""),
+    ("GET", f"{_RUN}/join", join, Scope.READ, "threads.read"),
+    ("GET", f"{_RUN}/stream", join_stream, Scope.READ, "threads.read"),
+    ("POST", f"{_RUN}/cancel", cancel, Scope.WORK, "threads.update"),
+    *(("POST", f"{place}/runs", create, Scope.WORK, "threads.create_run") for place in ("", _THREAD)),
+    *(("POST", f"{place}/runs/stream", stream, Scope.WORK, "threads.create_run") for place in ("", _THREAD)),
+    *(("POST", f"{place}/runs/wait", wait, Scope.WORK, "threads.create_run") for place in ("", _THREAD)),
 )

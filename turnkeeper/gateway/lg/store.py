@@ -77,11 +77,11 @@ async def namespaces(call: Call) -> dict[str, Any]:
 
 
 ROUTES: Routes = (
-    ("PUT", "/store/items", put, Scope.WORK),
-    ("GET", "/store/items", get, Scope.READ),
-    ("DELETE", "/store/items", delete, Scope.WORK),
-    ("POST", "/store/items/search", search, Scope.READ),
-    ("POST", "/store/namespaces", namespaces, Scope.READ),
+    ("PUT", "/store/items", put, Scope.WORK, ""),
+    ("GET", "/store/items", get, Scope.READ, ""),
+    ("DELETE", "/store/items", delete, Scope.WORK, ""),
+    ("POST", "/store/items/search", search, Scope.READ, ""),
+    ("POST", "/store/namespaces", namespaces, Scope.READ, ""),
 )
 
 

@@ -1,9 +1,9 @@
 """The LangGraph API together with an author's project: the project's routes, and the users of its login.
 
 The API answers all requests for its own paths, with any method. The gate passes requests for other paths below `/lg` on
-to the project. A user of the login may make only the requests of `RULES`, within the scopes of `[project]`. The gate
-first asks the login's handlers about such a request. Values that the handlers change replace the client's values, and
-the user does not see objects that their filters exclude.
+to the project. A user of the login may make only requests whose routes name an act, within the scopes of `[project]`.
+The gate first asks the login's handlers about such a request. Values that the handlers change replace the client's
+values, and the user does not see objects that their filters exclude.
 
 The project's process runs foreign code. So the gate limits each call of that process in time and size, and sends it no
 key and no cookie of the home. Pages of the project run in a sandbox, because they share the origin of the home's page.
@@ -48,25 +48,6 @@ Check = Callable[[dict[str, Any]], dict[str, Any]]
 _SCOPES = {"read": Scope.READ, "chat": Scope.WORK, "decide": Scope.DECIDE}
 _PLAIN, _ID = re.compile(r"[A-Za-z0-9._-]{1,56}"), re.compile(r"[0-9a-fA-F-]{32,}")
 _OF_RUNS = frozenset({"assistant_id", "if_not_exists", "metadata", "multitask_strategy"})
-_T, _A = "/threads/{thread_id}", "/assistants/{assistant_id}"
-_ACTS = {  # the requests of a user of the login, by the act about which the handlers are asked
-    "threads.search": "GET /threads, POST /threads/search, POST /threads/count",
-    "threads.read": f"GET {_T}, GET {_T}/state, GET {_T}/state/{{checkpoint_id}}, POST {_T}/state/checkpoint, "
-    f"GET {_T}/history, POST {_T}/history, GET {_T}/stream, POST {_T}/stream/events, GET {_T}/runs, "
-    f"GET {_T}/runs/{{run_id}}, GET {_T}/runs/{{run_id}}/join, GET {_T}/runs/{{run_id}}/stream",
-    "threads.create": "POST /threads",
-    "threads.update": f"PATCH {_T}, POST {_T}/state, POST {_T}/runs/{{run_id}}/cancel",
-    "threads.delete": f"DELETE {_T}",
-    "threads.create_run": f"POST /runs, POST /runs/stream, POST /runs/wait, POST {_T}/runs, POST {_T}/runs/stream, "
-    f"POST {_T}/runs/wait, POST {_T}/commands",
-    "assistants.search": "GET /assistants, POST /assistants/search, POST /assistants/count",
-    "assistants.read": f"GET {_A}, GET {_A}/graph, GET {_A}/schemas, GET {_A}/subgraphs, "
-    f"GET {_A}/subgraphs/{{namespace}}, POST {_A}/versions",
-    "assistants.create": "POST /assistants",
-    "assistants.update": f"PATCH {_A}, POST {_A}/latest",
-    "assistants.delete": f"DELETE {_A}",
-}
-RULES = {request: act for act, requests in _ACTS.items() for request in requests.split(", ")}
 
 
 def without_secrets(headers: Iterable[Header]) -> list[Header]:
@@ -294,7 +275,7 @@ class Gate:
 
     async def _guest(self, request: Request, route: Route, things: Mapping[str, str], send: Any) -> None:
         """Answer a user of the login. Raises HTTPException, TurnkeeperError."""
-        act = RULES.get(f"{request.method} {route.path}", "")
+        act = route.name if request.method in (route.methods or set()) - {"HEAD"} else ""
         text = (await request.body()).decode("utf-8", "replace") if request.method in {"POST", "PATCH"} else ""
         body = read_object(text, where="body", longest=LARGEST_CHECK) if text.strip() else {}
         if isinstance(params := body.get("params"), dict):

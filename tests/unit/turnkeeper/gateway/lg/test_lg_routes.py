@@ -16,10 +16,62 @@ ROOT = Path(__file__).parents[5]
 ROW = re.compile(r"^\| `([A-Z]+ /\S*)` \|", re.MULTILINE)
 
 
-def offered() -> set[str]:
+# The requests of a user of a project's login, by the act about which the login's handlers are asked.
+ACTS = {
+    "assistants.delete": ["DELETE /assistants/{assistant_id}"],
+    "threads.delete": ["DELETE /threads/{thread_id}"],
+    "assistants.search": ["GET /assistants", "POST /assistants/count", "POST /assistants/search"],
+    "assistants.read": [
+        "GET /assistants/{assistant_id}",
+        "GET /assistants/{assistant_id}/graph",
+        "GET /assistants/{assistant_id}/schemas",
+        "GET /assistants/{assistant_id}/subgraphs",
+        "GET /assistants/{assistant_id}/subgraphs/{namespace}",
+        "POST /assistants/{assistant_id}/versions",
+    ],
+    "threads.search": ["GET /threads", "POST /threads/count", "POST /threads/search"],
+    "threads.read": [
+        "GET /threads/{thread_id}",
+        "GET /threads/{thread_id}/history",
+        "GET /threads/{thread_id}/runs",
+        "GET /threads/{thread_id}/runs/{run_id}",
+        "GET /threads/{thread_id}/runs/{run_id}/join",
+        "GET /threads/{thread_id}/runs/{run_id}/stream",
+        "GET /threads/{thread_id}/state",
+        "GET /threads/{thread_id}/state/{checkpoint_id}",
+        "GET /threads/{thread_id}/stream",
+        "POST /threads/{thread_id}/history",
+        "POST /threads/{thread_id}/state/checkpoint",
+        "POST /threads/{thread_id}/stream/events",
+    ],
+    "assistants.update": ["PATCH /assistants/{assistant_id}", "POST /assistants/{assistant_id}/latest"],
+    "threads.update": [
+        "PATCH /threads/{thread_id}",
+        "POST /threads/{thread_id}/runs/{run_id}/cancel",
+        "POST /threads/{thread_id}/state",
+    ],
+    "assistants.create": ["POST /assistants"],
+    "threads.create_run": [
+        "POST /runs",
+        "POST /runs/stream",
+        "POST /runs/wait",
+        "POST /threads/{thread_id}/commands",
+        "POST /threads/{thread_id}/runs",
+        "POST /threads/{thread_id}/runs/stream",
+        "POST /threads/{thread_id}/runs/wait",
+    ],
+    "threads.create": ["POST /threads"],
+}
+
+
+def known_routes() -> list[Any]:
     web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
     gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="default"))
-    found = routes(Api(cast("Any", gateway)))
+    return routes(Api(cast("Any", gateway)))
+
+
+def offered() -> set[str]:
+    found = known_routes()
     sockets = {f"SOCKET {route.path}" for route in found if isinstance(route, WebSocketRoute)}
     routed = (route for route in found if isinstance(route, Route))
     return sockets | {f"{method} {route.path}" for route in routed for method in (route.methods or set()) - {"HEAD"}}
@@ -38,3 +90,18 @@ def test_each_request_has_a_test_of_its_name() -> None:
     }
     named = {f"test_{re.sub(r'[^a-z]+', '_', request.lower()).strip('_')}" for request in offered()}
     assert named <= tests
+
+
+def test_a_user_of_a_projects_login_may_make_these_requests_and_no_others() -> None:
+    acts: dict[str, list[str]] = {}
+    for route in known_routes():
+        if isinstance(route, Route):  # a WebSocket is refused without a key
+            requests = [f"{method} {route.path}" for method in (route.methods or set()) - {"HEAD"}]
+            acts.setdefault(route.name, []).extend(requests)
+    acts.pop("")
+    assert {act: sorted(requests) for act, requests in acts.items()} == ACTS
+
+
+def test_a_description_of_the_api_has_the_summary_of_each_handler() -> None:
+    said = {route.path: route.endpoint.__doc__ for route in known_routes() if isinstance(route, Route)}
+    assert said["/threads/{thread_id}/runs/stream"].startswith("Start a run and stream its events")
