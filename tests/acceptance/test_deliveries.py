@@ -211,6 +211,30 @@ def test_a_stop_by_the_budget_is_delivered_once_to_those_who_are_told_of_failure
         constellation.until("no stop", lambda: "Stopped by a budget" not in web.ask("/ui/", cookie=web.cookie).body)
 
 
+def test_a_stop_by_the_budget_that_ends_while_nothing_delivers_is_delivered_once(
+    constellation: Constellation, hook: Hook
+) -> None:
+    allow(constellation, hook.place)
+    add(constellation, "ops", "--webhook", f"http://{hook.place}/", "--on", "failure")
+    with delivering(constellation):
+        pass  # its first start
+    constellation.create("brief", "--every", "1d", "--budget", "tokens_per_fire=1")
+    constellation.command("turnkeeper", "task", "run", "brief", "--wait")
+    constellation.until("its stop", lambda: constellation.ask("task-runner", "show", "brief")["state"] == "paused")
+    constellation.command("turnkeeper", "task", "resume", "brief")
+    for _ in range(2):
+        with delivering(constellation):
+            (told,) = until(constellation, hook, "brief")
+            constellation.until("its delivery", partial(is_delivered, constellation, "brief"))
+            constellation.create("after", "--in", "1s", "--budget", "tokens_per_fire=1")
+            until(constellation, hook, "after")
+            constellation.command("turnkeeper", "task", "delete", "after", "--yes")
+            hook.requests[:] = hook.about("brief")
+    assert told.said["data"]["outcome"] == "stopped"
+    assert "tokens_per_fire is 1, " in told.said["data"]["reason"]
+    assert told.said["data"]["task"] == "brief"
+
+
 def test_a_time_that_was_missed_is_delivered_as_a_failure_once(constellation: Constellation, hook: Hook) -> None:
     allow(constellation, hook.place)
     add(constellation, "ops", "--webhook", f"http://{hook.place}/", "--on", "failure")

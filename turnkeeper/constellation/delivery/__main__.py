@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import sys
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -87,7 +87,7 @@ class Courier:
             elif (at := known[row.target].after_quiet(now := self._clock.now())) > now:
                 await self._store.run(lambda store: outbox.postpone(store, row, at))
             elif row.state == GATHERED:
-                await self._gather(row.target, known[row.target].due("success", now)[0])
+                await self._gather(row.target)
             else:
                 await self._send(row, known[row.target].at(row.address))
         except Exception as error:  # noqa: BLE001  such as a daemon that is away; it ends no other delivery
@@ -123,9 +123,9 @@ class Courier:
         said = f"a delivery of {row.task or row.kind} to {row.target} was given up: {why}"
         await asyncio.to_thread(escalate, self._home, PROCESS, row.key, said)
 
-    async def _gather(self, name: str, next_digest: datetime) -> None:
+    async def _gather(self, name: str) -> None:
         def gather(store: Any) -> None:
-            if rows := outbox.gather(store, name, now, next_digest, self._lease):
+            if rows := outbox.gather(store, name, now, self._lease):
                 outbox.put(store, [digest_of(name, rows, now)])
                 for row in rows:
                     outbox.end(store, row, outbox.DELIVERED, now, "in the digest")
@@ -164,7 +164,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     courier = Courier(home, settings, store, daemons, clock=clock, log=log)
     follower = Follower(store, daemons, courier.wake.set, courier.failpoints)
     progress = Progress(home, PROCESS, os.getpid())
-    ledger = Overlooker(store, daemons, clock, courier.wake.set)
+    ledger = Overlooker(home, store, daemons, clock, courier.wake.set)
     try:
         await store.run(partial(outbox.begin, now=clock.now()))
         await health.start()

@@ -5,6 +5,7 @@ fire is delivered once, with its outcome in the ledger. A failed attempt that wi
 that never became a turn has no event. The ledger names it.
 """
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from turnkeeper.config.home import Home
 from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.delivery import outbox, targets
 from turnkeeper.constellation.delivery.outbox import SETTLING, WAITING, Delivery, delivery_key
@@ -142,19 +144,29 @@ def stopped(task: schedules.Task, since: datetime) -> Delivery | None:
     )  # fmt: skip
 
 
+def before_its_end(task: schedules.Task, stop: Any) -> schedules.Task:
+    """Return the task as it was during a recorded stop."""
+    was = schedules.Task(id=task.id, spec=task.spec, state="paused", paused_note=stop.why)
+    was.last_fire_at.FromMicroseconds(stop.from_us)
+    was.paused_until.FromMicroseconds(stop.to_us)
+    return was
+
+
 class Overlooker:
     """The reader of the ledger and of stops by budgets. It writes into the outbox what no turn event tells."""
 
-    def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, wake: Callable[[], None]) -> None:
-        self._store, self._daemons, self._clock, self._wake = store, daemons, clock, wake
+    def __init__(self, home: Home, store: Database, daemons: AsyncCaller, clock: Any, wake: Callable[[], None]) -> None:
+        self._home, self._store, self._daemons, self._clock, self._wake = home, store, daemons, clock, wake
 
     async def run(self) -> None:
         """Read the ledger now, and the entries of a task after each change of the task, until the stream ends."""
         async for told in self._daemons.WatchTasks(schedules.WatchTasksRequest(names_only=True)):
             if not told.task_id:
                 await self.look("", NEWEST_OF_ALL)
-                paused = await self._daemons.ListTasks(schedules.ListTasksRequest(state="paused"))
-                await self._put([stopped(task, await self._since()) for task in paused.tasks])
+                tasks, since = await self._daemons.ListTasks(schedules.ListTasksRequest()), await self._since()
+                stops = await asyncio.to_thread(outbox.stops, self._home)  # also those that ended unseen
+                past = [before_its_end(task, stop) for task in tasks.tasks for stop in stops if stop.task_id == task.id]
+                await self._put([stopped(task, since) for task in [*tasks.tasks, *past]])
             elif told.change == "changed":
                 await self.look(told.task_id, NEWEST_OF_ONE)
             elif told.change == "paused":

@@ -21,6 +21,7 @@ from sqlalchemy import BigInteger, Column, Connection, Identity, MetaData, Table
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import NUMBER, TEXT, one_of, storable, upsert
 from turnkeeper.times import from_us, rfc3339, to_us
@@ -58,6 +59,7 @@ followed = Table(
     Column("at_us", BigInteger, nullable=False),
 )
 _ROW = deliveries.c
+_STOPS = Table("stoppages", MetaData(), *map(Column, ("task_id", "why", "from_us", "to_us")))
 
 
 class Place(NamedTuple):
@@ -132,7 +134,7 @@ def take_due(connection: Connection, now: datetime, most: int, lease: timedelta)
     now_us = to_us(now)
     query = select(*_ALL).where(_ROW.next_us <= now_us).order_by(_ROW.next_us, _ROW.number).limit(most)
     found = [Delivery(*row) for row in connection.execute(query)]
-    taken = (not lease or _change(connection, row, next_us=to_us(now + lease)) for row in found)
+    taken = (not lease or _change(connection, row, next_us=to_us(now + lease) - 1 | 1) for row in found)
     return [row for row, is_ours in zip(found, list(taken), strict=True) if is_ours]
 
 
@@ -168,13 +170,15 @@ def end(connection: Connection, row: Delivery, state: str, now: datetime, reason
     connection.execute(update(deliveries).where(_ROW.key == row.key).values(**values))
 
 
-def gather(
-    connection: Connection, target: str, now: datetime, next_digest: datetime, lease: timedelta
-) -> list[Delivery]:
-    """Return the rows that wait for a digest of the target which is due, oldest first, also if they are leased."""
-    is_due = (_ROW.next_us <= to_us(now + lease)) & (_ROW.next_us != to_us(next_digest))
-    waits = (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.body != "") & is_due
-    return [Delivery(*row) for row in connection.execute(select(*_ALL).where(waits).order_by(_ROW.number))]
+def gather(connection: Connection, target: str, now: datetime, lease: timedelta) -> list[Delivery]:
+    """Return the rows of a target that are due for its digest, oldest first, also if they are leased.
+
+    A digest is due at a whole minute, and a lease ends at an odd microsecond.
+    """
+    leased = (_ROW.next_us <= to_us(now + lease)) & (_ROW.next_us % 2 != 0)
+    waits = (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.body != "")
+    due = waits & (leased | (_ROW.next_us <= to_us(now)))
+    return [Delivery(*row) for row in connection.execute(select(*_ALL).where(due).order_by(_ROW.number))]
 
 
 def prune(connection: Connection, now: datetime) -> int:
@@ -217,6 +221,14 @@ def failing(home: Home) -> Counter[Any]:
         return Counter()
     with closing(store):
         return Counter(store.submit(lambda it: [*it.execute(query)]).result())
+
+
+def stops(home: Home) -> Sequence[Any]:
+    """Return the runner's records of stops: the task, the reason, the begin and the end. Raises TurnkeeperError."""
+    url = load_settings(home).store.shared_url
+    place = in_schema(url, "runner") if url else home.schedules_db
+    with closing(Database(place, migrations=STORES["runner"], read_only=True)) as store:
+        return store.submit(lambda it: it.execute(select(_STOPS)).all()).result()
 
 
 def entry_of(row: Delivery, names: Collection[str]) -> str:

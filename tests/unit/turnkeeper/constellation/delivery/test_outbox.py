@@ -72,7 +72,7 @@ def test_a_digest_holds_all_that_is_due_of_one_target_and_has_the_same_key_howev
     later = NOW + timedelta(days=1)
     do(outbox.put, [row("one", state=GATHERED), row("two", state=GATHERED), row("other", state=GATHERED, target="ada")])
     do(outbox.put, [row("tomorrow", state=GATHERED, at=later)])
-    rows = do(outbox.gather, "ops", NOW, later, LEASE)
+    rows = do(outbox.gather, "ops", NOW, LEASE)
     assert [one.key for one in rows] == ["one", "two"]
     made = digest_of("ops", rows, NOW)
     assert made.key == digest_of("ops", rows, later).key
@@ -87,7 +87,7 @@ def test_a_late_digest_holds_what_another_process_leased_and_nothing_that_waits_
     do(outbox.put, [row("yesterday", state=GATHERED, at=NOW - timedelta(hours=1))])
     do(outbox.take_due, NOW, 8, lease)
     do(outbox.put, [row("today", state=GATHERED, at=soon)])
-    assert [one.key for one in do(outbox.gather, "ops", NOW, soon, lease)] == ["yesterday"]
+    assert [one.key for one in do(outbox.gather, "ops", NOW, lease)] == ["yesterday"]
 
 
 def test_what_ended_long_ago_is_deleted(do: Do) -> None:
