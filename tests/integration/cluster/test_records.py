@@ -249,9 +249,18 @@ def test_another_key_goes_on_and_only_trusted_keys_count_where_they_are_named(
     assert verify.check(lines, [key(one), key(other)]).faults == []
 
 
+def restored_as_before(self: chain.SharedChains, connection: Any, at: Any, of: Any, incarnation: str) -> None:
+    """Record a restore as earlier versions did: with the numbers that the chains have after the records of the restore."""
+    self.begin(connection, at, of, dict)
+    ends = [[head["chain"], head["through"]] for head in self.heads(connection)]
+    self.append(connection, at, [{"kind": chain.RESTORED, "incarnation": incarnation, "ends": ends}], of)
+
+
+@pytest.mark.parametrize("records", [chain.SharedChains.restored, restored_as_before], ids=["now", "by an old version"])
 def test_a_database_of_before_a_new_key_verifies_after_it_was_marked_as_restored(
-    machines: list[Machine], cluster: Cluster
+    machines: list[Machine], cluster: Cluster, records: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(chain.SharedChains, "restored", records)
     one, other = machines
     cluster.sql.execute("SET search_path = runner")
     tables = ("audit_records", "audit_chains")

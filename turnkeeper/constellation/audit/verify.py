@@ -101,6 +101,7 @@ class _History:
         self.trusted, self.keys = set(trusted), set[str]()
         self.chains: dict[tuple[str, str], Chain] = {}
         self.hashes: dict[tuple[str, str, int], str] = {}
+        self.times: dict[tuple[str, str, int], int] = {}
         self.heads: list[Head] = []  # heads in records
         self.apart: list[Head] = []  # heads from other sources than the store
         self.restored: list[Head] = []
@@ -122,6 +123,7 @@ class _History:
         chain = self.chain_of(record)
         self.faults += [f"{chain.name}: {fault}" for fault in chain.take(record)]
         self.hashes[chain.store, chain.key, record["number"]] = record["hash"]
+        self.times[chain.store, chain.key, record["number"]] = record["at_us"]
         said = {"store": chain.store, "chain": chain.key, "at_us": record["at_us"], **_said(record)}
         match said.get("kind"):
             case "pruned":
@@ -187,11 +189,18 @@ class _History:
         return any(
             said["store"] == head["store"]
             and (not self.trusted or said["chain"] in self.trusted)
-            and head["through"] > dict(said["ends"]).get(head.get("chain", ""), 0)
+            and head["through"] > self._end_before(said, head.get("chain", ""))
             and _us(head["at"]) <= said["at_us"]
             for said in self.restored
             if "at" in head
         )
+
+    def _end_before(self, restored: Head, chain: str) -> int:
+        """Return the last number of a chain before a restore. Old versions also counted the records of the restore."""
+        end: int = dict(restored["ends"]).get(chain, 0)
+        while self.times.get((restored["store"], chain, end)) == restored["at_us"]:
+            end -= 1
+        return end
 
     def _is_lost(self, head: Head) -> bool:
         """Return True if a record that a trusted key signed says that the records of this head were lost."""

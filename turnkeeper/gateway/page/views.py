@@ -246,11 +246,9 @@ def stopped_by_budget(tasks: Iterable[schedules.Task]) -> list[tuple[schedules.T
 def still_wait(tasks: Iterable[schedules.Task], asked: Iterable[agents.Interrupt]) -> list[schedules.Task]:
     """Return the tasks whose open fire waits. Omit a task whose questions are answered, before its runner knows it."""
     pending = {name for one in asked for name in (one.task_name, one.thread_id)}
+    open_ = (one for one in tasks if one.waits_for)
     return [
-        task
-        for task in tasks
-        if task.waits_for
-        and ("approvals list" not in task.waits_for or pending & {task.spec.name, task.spec.thread_id})
+        one for one in open_ if "approvals list" not in one.waits_for or pending & {one.spec.name, one.spec.thread_id}
     ]
 
 
