@@ -91,9 +91,9 @@ def note_if_idle(task: Any) -> None:
     elif task.state in {"interrupted", "held"}:
         console.note(f"{task.spec.name} waits for your decision, and its next fire waits too: turnkeeper triage")
     elif task.state not in {"", "active", "running", "waiting"}:
-        state, name = in_words(task.state, loop=is_loop(task)), task.spec.name
-        again = "" if task.state in {"done", "expired", "deleted"} else f"; first: turnkeeper task resume {name}"
-        console.note(f"{name} is {state} and does not fire at these times{again}")
+        again = f"does not fire at these times; first: turnkeeper task resume {task.spec.name}"
+        told = "does not fire again" if task.state in {"done", "expired", "deleted"} else again
+        console.note(f"{task.spec.name} is {in_words(task.state, loop=is_loop(task))} and {told}")
 
 
 def outcome_column(header: str, key: str, **looks: Any) -> console.Column:

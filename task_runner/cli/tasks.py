@@ -254,7 +254,8 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
         for place in range(max(map(len, sides.values())))
     ]
     columns = [console.Column("OLD NEXT", lambda row: row["old"]), console.Column("NEW NEXT", lambda row: row["new"])]
-    named = ", ".join(re.sub("_(json|at|id)$", "", name).replace("_", "-") for name in answer.changed_fields)
+    names = (re.sub("_(json|at|id)$", "", name).replace("_", "-") for name in answer.changed_fields)
+    named = ", ".join("event" if name == "on" else name for name in names)
     what = f"{named or 'nothing'} {'would be changed' if dry_run else 'changed'}"
     written = " (dry run: nothing was written)" if dry_run else ""
     if sides["old"] == sides["new"]:

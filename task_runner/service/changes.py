@@ -59,9 +59,8 @@ def find_living(session: Session, name: str) -> Task:
     """Return the task with this name or id. Raises NotFound if no such task exists or the task is deleted."""
     task = find(session, name)
     if task.state is TaskState.DELETED:
-        raise NotFound(
-            f"{name[:70]!r} was deleted", where="name", hint="it can be restored for a day: turnkeeper task restore"
-        )
+        hint = f"it can be restored for a day: turnkeeper task restore {task.definition.name}"
+        raise NotFound(f"{task.definition.name!r} was deleted", where="name", hint=hint)
     return task
 
 

@@ -126,6 +126,7 @@ class Service:
         given = definition if set(_GIVEN) & set(changed) else None
         warnings = await self._names.check({definition.category}, {definition.graph}, given)
         warnings += minutes_of_rule(definition)
+        warnings += await self._store.read(lambda session: offered("missing before", session, definition) or [])
         answer = wire.UpdateTaskResponse(
             changed=definition != task.definition,
             changed_fields=changed,

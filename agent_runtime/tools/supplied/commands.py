@@ -138,8 +138,8 @@ def _look(place: Home, settings: Any) -> tuple[list[dict[str, Any]], dict[str, s
     accepted = offers.read_accepted(place)
     servers, files = supply.open_sources(settings, place, {})
     if not servers and not files:
-        hint = "write [mcp_servers.NAME] with a command or url, or [tools] files = […]"
-        raise NotFound("no tools are configured", where=str(place.config), hint=hint)
+        hint = 'add some: turnkeeper tools add NAME --command "PROGRAM", or turnkeeper tools add FILE.py'
+        raise NotFound("no tools of yours are configured", where=str(place.config), hint=hint)
     with status("asking the servers"):
         listed, problems = asyncio.run(_listed(servers))
     own = dict[str, Any]()

@@ -48,8 +48,8 @@ def before(task: Task) -> Sequence[str]:
 def missing(session: Session, definition: Definition) -> list[str]:
     """Return a warning for each name of `--after` that no other task has, because the new task waits for it."""
     names = names_before(definition.on.filters if definition.on is not None else ())
-    found = {name: session.tasks.find(name) for name in names}
-    gone = [name for name, task in found.items() if task is None or task.state is TaskState.DELETED]
+    others = {name: session.tasks.find(name) for name in names if name != definition.name}
+    gone = [name for name in names if (task := others.get(name)) is None or task.state is TaskState.DELETED]
     return [
         f"no other task is named {name[:70]}, and this one waits for it; see: turnkeeper task list" for name in gone
     ]

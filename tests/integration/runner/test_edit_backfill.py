@@ -84,6 +84,21 @@ def test_a_task_that_waits_or_runs_keeps_its_times(capsys, state: str) -> None:
     assert capsys.readouterr().err == (waits if state in {"interrupted", "held"} else "")
 
 
+@pytest.mark.parametrize("state", ["done", "expired"])
+def test_a_task_that_has_ended_is_not_to_be_resumed(capsys, state: str) -> None:
+    note_if_idle(wire.Task(spec=wire.TaskSpec(name="digest"), state=state))
+    assert capsys.readouterr().err == f"digest is {state} and does not fire again\n"
+
+
+def test_an_edit_warns_of_a_task_to_follow_that_is_missing_or_is_itself(command) -> None:
+    command("create", "digest", "--every", "1h", *REST)
+    command("create", "news", "--every", "1h", *REST)
+    for other, warned in (("nobody", True), ("digest", True), ("news", False)):
+        code, _, err = command("edit", "digest", "--after", other)
+        assert (code, f"warning: no other task is named {other}, and this one waits" in err) == (0, warned), err
+    assert "digest: event changed" in err
+
+
 def test_an_edit_names_fields_as_people_do(command) -> None:
     command("create", "digest", "--every", "1h", *REST)
     _, _, err = command("edit", "digest", "--thread", "notes", "--max-fires", "3", "--expires", "3d")
