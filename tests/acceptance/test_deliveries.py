@@ -421,6 +421,8 @@ def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_
     add(stopped, "broken", "--command", "echo no such printer >&2; exit 3")
     done = stopped.attempt("turnkeeper", "deliver", "test", "broken")
     assert "no such printer" in done.stderr
+    again = stopped.attempt("turnkeeper", "deliver", "add", "broken", "--command", "true")
+    assert "delete it: turnkeeper deliver delete broken" in again.stderr
 
 
 @pytest.mark.parametrize(

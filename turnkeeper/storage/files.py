@@ -260,7 +260,7 @@ class Entries(Generic[T]):
         """Add an entry. Raises Conflict if the name is taken."""
         with self._changing(home) as known:
             if name in known:
-                hint = f"remove it: {self._command} remove {name}"
+                hint = f"delete it: {self._command} delete {name}"
                 raise errors.Conflict(f"a {self._noun} has this name", where=name, hint=hint)
             known[name] = entry
 
