@@ -55,7 +55,7 @@ from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, Conflict, MachineTrouble
 from turnkeeper.rpc.callers import Door
-from turnkeeper.rpc.process import Failpoints, Progress, keep_running, settle_heap
+from turnkeeper.rpc.process import Failpoints, Progress, Troubles, keep_running, settle_heap
 from turnkeeper.rpc.pruning import BelievedTime, Pruning
 from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable
 from turnkeeper.storage import chain, nodes
@@ -184,7 +184,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         await server.start()
         runtime.log.emit("process.started", after=lock.after)
         kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
-            runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers, observers)
+            runtime.clock, partial(keep_reachable, lock, server, runtime.log, readers, observers)
         )
         signer, others = _beside(home, runtime, settings)
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
@@ -312,10 +312,10 @@ class Basis:
 
     def runtime(self, build: Build, store: Store) -> Runtime:
         """Assemble the parts; `build` makes the graph."""
-        clock, log = self.clock, self.log
+        clock, log, categories = self.clock, self.log, Categories(self.home, self.settings)
         failpoints, arrived, live = Failpoints(self.environ), Signal(), LiveOutput(offered("run-events"))
-        categories = Categories(self.home, self.settings)
-        narrowing, workspace = Narrowing(categories.get), self._workspace(store)
+        narrowing = Narrowing(categories.get)
+        workspace = Workspace(self.database, clock, self.entropy, partial(store.report, log), right=store.right)
         mailboxes = self._mailboxes(store, arrived, categories, live)
         deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
         common: dict[str, Any] = {"log": log, "failpoints": failpoints}
@@ -367,7 +367,7 @@ class Basis:
             log=log,
             clock=clock,
             entropy=self.entropy,
-            trouble=lambda: self._trouble(working),
+            trouble=Troubles(self.database, self.saver, working, log),
             beat=self.beat,
         )
 
@@ -378,20 +378,6 @@ class Basis:
             return Mailboxes(*where, files=self.files, **how)
         shared: Mailboxes = required("shared-mailboxes", self, store, arrived, categories, live)
         return shared
-
-    def _trouble(self, working: worker.Worker) -> str:
-        """Describe the trouble that blocks a store, the inboxes, calls of a turn, an unhandled trigger, or the log."""
-        waits = next(iter(working.waits.values()), "")
-        stores = self.database.trouble or self.saver.trouble
-        return stores or working.unreadable or waits or working.ownerless() or self.log.trouble
-
-    def _workspace(self, store: Store) -> Workspace:
-        def report(event: str, fields: Mapping[str, Any]) -> None:
-            self.log.emit(event, **fields)
-            store.conversations.notify()  # a conversation shows the outcome of its proposals
-            store.events.notify()
-
-        return Workspace(self.database, self.clock, self.entropy, report, right=store.right)
 
     def _tools(
         self, workspace: Workspace, messages: AgentMessages, store: Store, loops: Any, subagents: Subagents

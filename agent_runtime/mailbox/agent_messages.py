@@ -106,15 +106,13 @@ class AgentMessages:
 
     async def _check(self, worker: str, text: str) -> None:
         workers = [agent for agent in self._mailboxes.agents if agent != FIRST_AGENT]
-        if worker not in workers and not await self._lives_in_a_terminal(worker):
+        has_inbox = worker not in {FIRST_AGENT, *NOT_AGENTS} and await self._mailboxes.has_inbox(worker)
+        if worker not in workers and not has_inbox:
             hint = f"use one of: {', '.join(workers)}" if workers else "start some with: turnkeeper up N"
             raise NotFound(f"no worker {worker[:40]!r}", where="worker", hint=hint)
         if not text.strip() or len(text.encode("utf-8", "replace")) > LONGEST_MESSAGE:
             raise InvalidInput(f"a message has 1 to {LONGEST_MESSAGE} bytes", where="text")
         check_text(text)
-
-    async def _lives_in_a_terminal(self, agent: str) -> bool:
-        return agent not in {FIRST_AGENT, *NOT_AGENTS} and await self._mailboxes.has_inbox(agent)
 
     async def _message(self, call: Call, worker: str, text: str) -> Trigger:
         context = call.context

@@ -23,6 +23,7 @@ from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writ
 from agent_runtime.store.leases import Right, take_lease
 from agent_runtime.store.schema import audit, handover
 from agent_runtime.store.turn_events import EventSource, Signal, add_event
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
@@ -140,6 +141,12 @@ class Store:
         if self.event_source.take_news():
             self.event_source.news.notify()
         return result
+
+    def report(self, log: EventLog, event: str, fields: Mapping[str, Any]) -> None:
+        """Log an event of the workspace. Wake the followers of conversations, which show the outcomes of proposals."""
+        log.emit(event, **fields)
+        self.conversations.notify()
+        self.events.notify()
 
     async def facts(self, asked: Incoming, thread_id: str, trigger: Trigger | None = None) -> Facts:
         """Return the turn table's facts about `asked`. The checkpoint's part is not filled in."""

@@ -220,6 +220,11 @@ class Worker:
         self._lanes.put(thread_id, Item(asked=Incoming(source="cancel", turn_id=turn_id)))
         return True
 
+    @property
+    def trouble(self) -> str:
+        """The trouble that blocks the inboxes or a turn, or a trigger that no lane handles; empty if there is none."""
+        return self.unreadable or next(iter(self.waits.values()), "") or self.ownerless()
+
     def ownerless(self) -> str:
         """Return the triggers that no lane has handled for longer than `OWNERLESS_S`; empty if there are none.
 

@@ -59,11 +59,10 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         await server.start()
         log.emit("process.started", after=lock.after)
         try:
-            resting = dict[str, str]()
-            trouble = lambda: runner.trouble() or next(iter(resting.values()), "")  # noqa: E731
-            progress = Progress(home, PROCESS, os.getpid(), trouble)
-            kept = progress.run(runner.clock, lambda: keep_reachable(lock, server, log, observers=observers))
-            await _work_until(stop, runner, kept, resting)
+            runner.trouble.append(observers)
+            progress = Progress(home, PROCESS, os.getpid(), runner.trouble)
+            kept = progress.run(runner.clock, partial(keep_reachable, lock, server, log, observers=observers))
+            await _work_until(stop, runner, kept)
         finally:
             runner.log.changes.close()
             observers.close()
@@ -84,9 +83,7 @@ async def _end_ephemeral(runner: Runner) -> None:
         await runner.service.end_ephemeral()
 
 
-async def _work_until(
-    stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None], resting: dict[str, str]
-) -> None:
+async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None]) -> None:
     """Run the parts until `stop` is set.
 
     A runner that only answers has few parts. A part that fails because of machine trouble is restarted. Any other
@@ -98,16 +95,13 @@ async def _work_until(
         runner.pruner, *([] if runner.listener is None else [runner.listener]),
     )  # fmt: skip
     parts = [
-        keep_running(part.run, runner.clock, runner.log.emit, resting)
+        keep_running(part.run, runner.clock, runner.log.emit, runner.trouble.resting)
         for part in (*(working if runner.works else ()), runner.signer, *beside)
     ]
     await together(*parts, progress, stop.wait(), until=asyncio.FIRST_COMPLETED)
 
 
-def main(argv: list[str]) -> int:
-    """Serve the home that `argv` names; return the exit code."""
-    return run_daemon(argv, PROCESS, serve)
-
+main = partial(run_daemon, process=PROCESS, serve=serve)
 
 if __name__ == "__main__":
     os.umask(0o077)

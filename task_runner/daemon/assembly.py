@@ -15,8 +15,7 @@ from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler import firing, planning
-from task_runner.scheduler.loop import Loop
-from task_runner.scheduler.presence import Presence
+from task_runner.scheduler.loop import Loop, Presence
 from task_runner.scheduler.pruner import FIRST_AFTER_S, Pruner
 from task_runner.service import changes
 from task_runner.service import service as operations
@@ -31,7 +30,7 @@ from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc import callers, channel
-from turnkeeper.rpc.process import Failpoints, last_alive
+from turnkeeper.rpc.process import Failpoints, Troubles, last_alive
 from turnkeeper.rpc.pruning import BelievedTime, Pruning
 from turnkeeper.storage import chain, nodes
 from turnkeeper.storage.identity import require, take
@@ -42,8 +41,6 @@ from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 _RUNTIME = "agent-runtime"
 _COMMAND = f"{PROCESS}/cli"
 _DELIVERY_S = 60.0
-_TROUBLES = ("trouble of the calendar", "trouble of the prices")
-_unread: Callable[[], str] = lambda: next(filter(None, map(offered, _TROUBLES)), "")  # noqa: E731
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +73,7 @@ class Runner:
     works: bool
     beat: nodes.Beat | None
     log: WatchedLog
-    trouble: Callable[[], str]
+    trouble: Troubles
 
 
 @asynccontextmanager
@@ -132,7 +129,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
             works=works,
             beat=beat,
             log=log,
-            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held() or _unread(),
+            trouble=Troubles(store, log, dispatcher),
             warm_up=lambda: _warm_up(store, clock, entropy),
         )
     finally:

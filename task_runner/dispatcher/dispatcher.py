@@ -126,12 +126,13 @@ class Dispatcher:
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
-    def held(self) -> str:
-        """Return why the runtime holds fires, such as a mistake in a category file; empty if it holds none."""
+    @property
+    def trouble(self) -> str:
+        """Why the runtime refuses or holds fires, such as a mistake in a category file; empty if it does not."""
         now = self._clock.monotonic()
         self._held = {task: known for task, known in self._held.items() if known[0] > now}
         _, why = next(iter(self._held.values()), (0.0, ""))
-        return why and f"fires are held until this is repaired: {why}"
+        return self.refusal or (why and f"fires are held until this is repaired: {why}")
 
     def wake(self) -> None:
         """Check the outbox now, because a fire was committed or a catch-up slot became free."""

@@ -173,7 +173,7 @@ class SharedHandover:
         looking: set to look for work of any part.
         late: set if a fire that no runtime began is past its grace.
         changed: set when tasks need planning.
-        refusal: always empty, because a runtime refuses a fire only when it begins the fire.
+        trouble: always empty, because a runtime refuses a fire only when it begins the fire.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class SharedHandover:
         self._pace, self.changed, self._planned = pace, changed, planned
         self.looking, self.late = asyncio.Event(), asyncio.Event()
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.connected, self.refusal = False, ""
+        self.connected, self.trouble = False, ""
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
@@ -203,10 +203,6 @@ class SharedHandover:
     def reachable(self) -> bool:
         """Return True if a runtime is running."""
         return self.connected
-
-    def held(self) -> str:
-        """Return "": the shared store accepts every fire. A runtime refuses a fire only when it begins the fire."""
-        return ""
 
     def room(self) -> int:
         """Return 0, because each fire must be claimed first, so that only one runner hands it over."""

@@ -5,8 +5,7 @@ A timetable reads no clock and does no I/O; callers pass the time. Scheduled tim
 
 from task_runner.timetable.cron import CronTimetable, InvalidCron, parse_cron
 from task_runner.timetable.exclusions import MOST_EXCLUDED, check_excluded, excluding
-from task_runner.timetable.timetable import LEAST, Bounded, EveryTimetable, Never, Once, Timetable, parse_every
-from task_runner.timetable.zones import zone
+from task_runner.timetable.timetable import LEAST, Bounded, EveryTimetable, Never, Once, Timetable, parse_every, zone
 
 __all__ = [
     "LEAST",

@@ -1,4 +1,6 @@
-"""The interface of timetables, and simple timetables: an interval, an instant, no times, and bounds on another one.
+"""The interface of timetables, their time zones, and simple timetables.
+
+The simple ones are an interval, an instant, no times, and bounds on another one.
 
 Timetables compute with whole seconds since 1970 in UTC.
 """
@@ -6,6 +8,9 @@ Timetables compute with whole seconds since 1970 in UTC.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
 
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration
@@ -17,6 +22,9 @@ EARLIEST_S = -62_104_060_800
 LATEST_S = 253_370_764_800
 LEAST = timedelta(microseconds=1)
 _ONE_SECOND = timedelta(seconds=1)
+# Files of the database that are not zones, or whose meaning depends on the machine.
+_NO_ZONES = frozenset({"localtime", "posixrules", "Factory", "leapseconds", "tzdata.zi"})
+_NO_FOLDERS = ("posix/", "right/", "SystemV/")
 
 
 def to_seconds(at: datetime) -> int:
@@ -28,6 +36,30 @@ def to_seconds(at: datetime) -> int:
 def from_seconds(second: int) -> datetime:
     """Convert whole seconds since 1970 to an aware datetime in UTC."""
     return EPOCH + timedelta(0, second)
+
+
+def zone(name: str) -> ZoneInfo:
+    """Return the zone with an IANA name. The name is case-sensitive.
+
+    >>> zone("Europe/Riga").key
+    'Europe/Riga'
+
+    Raises:
+        InvalidInput: the zone does not exist, or its meaning depends on the machine (`localtime`).
+    """
+    if name not in zone_names():
+        close = get_close_matches(name[:64].title(), zone_names(), n=1)
+        hint = f"did you mean {close[0]}?" if close else "write an IANA name, for example Europe/Riga"
+        raise InvalidInput(f"{name[:80]!r} is not a time zone", where="timezone", hint=hint)
+    return ZoneInfo(name)
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """Return all names that :func:`zone` accepts."""
+    return frozenset(
+        name for name in available_timezones() if name not in _NO_ZONES and not name.startswith(_NO_FOLDERS)
+    )
 
 
 class Timetable(ABC):

@@ -1,4 +1,4 @@
-"""Time zones by name, and the stretches of time in which their offset from UTC is constant.
+"""The stretches of time in which the offset of a time zone from UTC is constant.
 
 `zoneinfo` answers for one instant at a time and takes longer than the rest of a cron evaluation. So this module divides
 the time line into blocks of about a year and caches them. When a block is first used, every third day of the block is
@@ -9,46 +9,17 @@ days (the closest changes are four days apart, in Africa/Freetown in 1939).
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
-from difflib import get_close_matches
-from functools import cache, lru_cache
-from zoneinfo import ZoneInfo, available_timezones
+from functools import lru_cache
+from zoneinfo import ZoneInfo
 
 from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, SECONDS_PER_DAY
-from turnkeeper.errors import InvalidInput
 
-# Files of the database that are not zones, or whose meaning depends on the machine.
-_NO_ZONES = frozenset({"localtime", "posixrules", "Factory", "leapseconds", "tzdata.zi"})
-_NO_FOLDERS = ("posix/", "right/", "SystemV/")
 _BLOCK_BITS = 25  # 2**25 s are 388 days
 _MOST_BLOCKS = 512
 PROBE_S = 3 * SECONDS_PER_DAY
 _SECOND = timedelta(seconds=1)
 # No zone has ever changed its clock by more than a day at once.
 _LEAD_IN_S = 3 * SECONDS_PER_DAY
-
-
-def zone(name: str) -> ZoneInfo:
-    """Return the zone with an IANA name. The name is case-sensitive.
-
-    >>> zone("Europe/Riga").key
-    'Europe/Riga'
-
-    Raises:
-        InvalidInput: the zone does not exist, or its meaning depends on the machine (`localtime`).
-    """
-    if name not in zone_names():
-        close = get_close_matches(name[:64].title(), zone_names(), n=1)
-        hint = f"did you mean {close[0]}?" if close else "write an IANA name, for example Europe/Riga"
-        raise InvalidInput(f"{name[:80]!r} is not a time zone", where="timezone", hint=hint)
-    return ZoneInfo(name)
-
-
-@cache
-def zone_names() -> frozenset[str]:
-    """Return all names that :func:`zone` accepts."""
-    return frozenset(
-        name for name in available_timezones() if name not in _NO_ZONES and not name.startswith(_NO_FOLDERS)
-    )
 
 
 @dataclass(frozen=True, slots=True)

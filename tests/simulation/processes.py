@@ -209,7 +209,7 @@ class RunnerProcess(Process):
             self.listen(runner.log)
             path_of(self.home, self.name).touch()
             self.parts = runner
-            await runner_daemon._work_until(asyncio.Event(), runner, _forever(), {})
+            await runner_daemon._work_until(asyncio.Event(), runner, _forever())
 
 
 class RuntimeProcess(Process):

@@ -33,7 +33,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolNode
 
 from agent_runtime.permissions import categories
-from task_runner.timetable.zones import zone_names
+from task_runner.timetable.timetable import zone_names
 from tests.support import forked, templates
 from tests.support.forked import Asked, Template
 from turnkeeper.clock import SystemClock

@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from turnkeeper.clock import Clock
@@ -164,7 +165,7 @@ def _write_in_one_pass(items: Sequence[tuple[str, bytes]]) -> list[Failure]:
     except Exhausted as error:
         return [error] * len(items)
     try:
-        failures += [attempt(path, _create_unsynced, path, data) for path, data in items]
+        failures += [attempt(path, partial(create, sync=False), path, data) for path, data in items]
         with machine_errors(folder):
             _syncfs(watch)
     except Exhausted as error:
@@ -175,10 +176,6 @@ def _write_in_one_pass(items: Sequence[tuple[str, bytes]]) -> list[Failure]:
     finally:
         os.close(watch)
     return failures
-
-
-def _create_unsynced(path: str, data: bytes) -> None:
-    create(path, data, sync=False)
 
 
 def _syncfs(descriptor: int) -> None:

@@ -93,6 +93,8 @@ class Surface(NamedTuple):
         listens: returns the TCP addresses from the settings, by process.
         mount: its HTTP application, if any.
         observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.
+        declared_in: files of the home. If there are any, the observers are made once one of them exists, or once
+            config.toml has a section of `settings`.
         offers: by name, `MODULE:NAME` of functions that the core uses if installed.
         also: modules in other folders that are removed with the folder of the part.
         needs: the names of surfaces that this one requires.
@@ -108,6 +110,7 @@ class Surface(NamedTuple):
     listens: Callable[[Any], Mapping[str, str]] = lambda _settings: {}
     mount: Mount | None = None
     observers: Mapping[str, str] = {}
+    declared_in: tuple[str, ...] = ()
     offers: Mapping[str, str] = {}
     also: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()

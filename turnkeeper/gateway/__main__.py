@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -269,11 +270,7 @@ def config_of(app: Any) -> uvicorn.Config:
     )  # fmt: skip
 
 
-def main(argv: list[str]) -> int:
-    """Serve the home that `argv` names; return the exit code."""
-    os.nice(NICE)
-    return run_daemon(argv, PROCESS, serve)
-
+main = partial(run_daemon, process=PROCESS, serve=serve, nice=NICE)
 
 if __name__ == "__main__":
     os.umask(0o077)

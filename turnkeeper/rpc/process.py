@@ -100,6 +100,22 @@ class Progress:
         self._descriptor = descriptor
 
 
+class Troubles(list[Any]):
+    """The parts of a daemon that have a `trouble`, in the order of importance; and the parts that rest.
+
+    Attributes:
+        resting: by name, the reason why a part rests, as :func:`keep_running` notes it.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(parts)
+        self.resting: dict[str, str] = {}
+
+    def __call__(self) -> str:
+        """Return the first trouble; empty if there is none."""
+        return next(filter(None, (one.trouble for one in self)), "") or next(iter(self.resting.values()), "")
+
+
 async def keep_running(
     part: Callable[[], Awaitable[None]], clock: Clock, emit: Callable[..., None], resting: dict[str, str] | None = None
 ) -> None:
@@ -121,17 +137,12 @@ async def keep_running(
             reason = str(trouble or error)
         tries = 1 if clock.monotonic() - began > LONGEST_REST_S else tries + 1
         emit("machine.trouble", part=name, tries=tries, reason=reason)
-        with _noted({} if resting is None else resting, name, reason):
+        noted = {} if resting is None else resting
+        noted[name] = reason
+        try:
             await clock.sleep(min(SHORTEST_REST_S * 2.0 ** min(tries - 1, 10), LONGEST_REST_S))
-
-
-@contextlib.contextmanager
-def _noted(where: dict[str, str], name: str, what: str) -> Iterator[None]:
-    where[name] = what
-    try:
-        yield
-    finally:
-        del where[name]
+        finally:
+            del noted[name]
 
 
 async def together(*parts: Coroutine[Any, Any, object], until: str = "FIRST_EXCEPTION") -> None:

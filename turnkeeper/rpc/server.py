@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.home import Home
 from turnkeeper.config.started import write_start
-from turnkeeper.config.surfaces import imported, surfaces
+from turnkeeper.config.surfaces import Surface, imported, surfaces
+from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, TurnkeeperError, exit_code_of, machine_trouble
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import to_status
@@ -200,10 +203,38 @@ class Observers:
     """
 
     def __init__(self, process: str, *given: Any) -> None:
-        """Create the observers with the arguments `given`. Raises the errors of their constructors."""
-        targets = [one.observers[process] for one in surfaces().values() if process in one.observers]
-        self._made = [made for target in targets if (made := imported(target)(*given)) is not None]
+        """Create the observers with the arguments `given`. Raises the errors of their constructors.
+
+        The first argument is the home. An observer is created later if nothing is declared for it yet.
+        """
+        self._process, self._given = process, given
+        self._undeclared = [one for one in surfaces().values() if process in one.observers]
+        self._made: list[Any] = []
         self._looks: dict[Any, asyncio.Task[str]] = {}
+        self._read_ns, self._sections = 0, frozenset[str]()
+        self._create()
+
+    @property
+    def trouble(self) -> str:
+        """The first trouble of an observer; empty if there is none."""
+        return next(filter(None, (getattr(one, "trouble", "") for one in self._made)), "")
+
+    def _create(self) -> None:
+        """Create the observers that have something to observe by now."""
+        found = [one for one in self._undeclared if self._is_declared(one)]
+        self._undeclared = [one for one in self._undeclared if one not in found]
+        made = (imported(one.observers[self._process])(*self._given) for one in found)
+        self._made += [one for one in made if one is not None]
+
+    def _is_declared(self, one: Surface) -> bool:
+        if not one.declared_in:
+            return True
+        home: Home = self._given[0]
+        with suppress(OSError, TurnkeeperError):  # config.toml is read again after it is repaired
+            if (changed_ns := home.config.stat().st_mtime_ns) != self._read_ns:
+                self._sections, self._read_ns = frozenset(read_toml(home.config).data), changed_ns
+        has_file = any((home.root / file).exists() for file in one.declared_in)
+        return has_file or not self._sections.isdisjoint(one.settings)
 
     def callbacks(self, turn_id: str) -> list[Any]:
         """Return LangChain's callbacks for one interval of a turn."""
@@ -211,6 +242,7 @@ class Observers:
 
     def keep(self, log: EventLog) -> None:
         """Let each observer restore files that were removed, or look. Called at each beat."""
+        self._create()
         for one in self._made:
             last = self._looks.get(one)
             if not hasattr(one, "look"):
@@ -278,8 +310,9 @@ async def keep_reachable(
 Serve = Callable[[Home, ProcessLock], Coroutine[Any, Any, None]]
 
 
-def run_daemon(argv: Sequence[str], process: str, serve: Serve) -> int:
+def run_daemon(argv: Sequence[str], process: str, serve: Serve, nice: int = 0) -> int:
     """Serve the home that `argv` names until the process receives a stop signal. Return the exit code."""
+    os.nice(nice)
     home = Home(root=Path(argv[0]))
 
     def serve_home() -> None:

@@ -45,6 +45,7 @@ _JOBS: tuple[tuple[str, Rule], ...] = (
     *((scope, _OWN[scope]) for scope in _FIRST if scope in _OWN),
     *(offered("jobs") or ()),
 )
+_ORDERS = {"use ": "own-tools-job", "document: ": "documents-job"}  # by the beginning of an order, in lower case
 _SUBAGENTS: Mapping[str, Rule] = offered("subagents") or {}
 
 
@@ -112,7 +113,8 @@ class OfflineModel(BaseChatModel):
         brief = replace(_brief(window, turn, frozenset(names)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
         fires = brief.by_fire and not give_up(brief, ())
         fitting = (job for scope, job in _JOBS if fires and scope in brief.scopes)
-        own = _SUBAGENTS.get(role) or offered("own-tools-job", brief) or offered("documents-job", brief)
+        ordered = (offered(job, brief) for order, job in _ORDERS.items() if order in brief.prompt.lower())
+        own = _SUBAGENTS.get(role) or next(filter(None, ordered), None)
         rule = own or next(fitting, reply)
         step = rule(brief, _exchanges(window))
         number = sum(isinstance(message, AIMessage) for message in window)

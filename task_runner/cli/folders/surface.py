@@ -6,6 +6,7 @@ SURFACE = Surface(
     name="watched-folders",
     place=52,
     observers={"task-runner": "task_runner.cli.folders.folders:Watch"},
+    declared_in=("state/folders.json",),
     commands={
         "folders": Later(
             "task_runner.cli.folders.commands:app",

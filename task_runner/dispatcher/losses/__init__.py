@@ -43,18 +43,14 @@ async def taken_over(
             continue
         if (turn := await runtime.turn_of(key.fire_id, key.attempt)) is None:
             continue
-        said = await (offered("answers", store, runtime, [turn]) or _no_answers())
+        asking = offered("answers", store, runtime, [turn])
+        said = await asking if asking else {}
         done = await store.run(partial(_take_over, key=key, turn=turn, said=said.get(key.fire_id, {})))
         if done is not None:
             emit_all(done.events)
             answers[-1] = wire.FireReceipt(fire_id=key.fire_id, attempt=key.attempt, turn_id=turn.turn_id)
             answers[-1].disposition = wire.FireReceipt.DUPLICATE
     return answers
-
-
-async def _no_answers() -> Mapping[str, Mapping[str, object]]:
-    """Return no answers, because the surface that provides them was removed."""
-    return {}
 
 
 def is_explained(sent: wire.FireRequest, turn: wire.Turn) -> bool:

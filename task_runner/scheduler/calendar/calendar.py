@@ -61,11 +61,6 @@ def days_off() -> tuple[str, ...]:
     return _Used.calendar.days
 
 
-def trouble() -> str:
-    """Return why the calendar in use cannot be read. Empty if the calendar can be read."""
-    return _Used.calendar.trouble
-
-
 def read(home: Home, now: Any) -> Calendar:
     """Return the calendar of a home, from its file, or else from the days kept when the file was last readable."""
     said = said_in(home.config, "calendar")

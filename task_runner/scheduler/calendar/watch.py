@@ -20,6 +20,11 @@ class Watch:
         self._home, self._runner, self._clock = home, runner, clock
         self._seen: _Stamp = ()
 
+    @property
+    def trouble(self) -> str:
+        """Why the calendar in use cannot be read; empty if it can."""
+        return calendar.current().trouble
+
     async def look(self) -> None:
         """If the file changed, read the calendar, plan each task with it, and save its days.
 

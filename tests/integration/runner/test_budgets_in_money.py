@@ -108,16 +108,16 @@ async def test_a_failed_look_for_budgets_that_do_not_count_is_repeated_and_one_t
     store = FailsOnce(rig.store)
     watch = prices.Watch(rig.home, SimpleNamespace(store=store), None, None)
     await watch.look()
-    assert (store.reads, prices.trouble()) == (0, "")
+    assert (store.reads, watch.trouble) == (0, "")
     rig.home.config.write_text("")
     with pytest.raises(MachineTrouble):
         await watch.look()
-    assert prices.trouble() == ""
+    assert watch.trouble == ""
     await watch.look()
-    assert prices.trouble().startswith("money_per_day of digest does not count")
+    assert watch.trouble.startswith("money_per_day of digest does not count")
     rig.home.config.write_text(PRICED)
     await watch.look()
-    assert (store.reads, prices.trouble()) == (2, "")
+    assert (store.reads, watch.trouble) == (2, "")
 
 
 async def test_without_a_price_a_budget_in_money_is_refused(rig: Rig) -> None:

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from task_runner.scheduler import presence
-from task_runner.scheduler.presence import Presence
+from task_runner.scheduler import loop
+from task_runner.scheduler.loop import Presence
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State, accept, refuse
 from tests.support.clock import look_again
@@ -74,8 +74,8 @@ class World:
         await self.until(first)
         async with self.watched(None, LONG_AGO):
             if asleep:
-                self.rig.clock.step(60 * (last - first) - presence.EVERY_S)
-            self.rig.clock.advance(presence.EVERY_S if asleep else 60 * (last - first))
+                self.rig.clock.step(60 * (last - first) - loop.EVERY_S)
+            self.rig.clock.advance(loop.EVERY_S if asleep else 60 * (last - first))
         await self.rig.loop.tick()
 
     @asynccontextmanager

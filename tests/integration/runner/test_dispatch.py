@@ -203,11 +203,11 @@ async def test_a_fire_whose_category_cannot_be_used_now_is_held_and_sent_once_th
         await rig.trail.saw("fire.refused")
         task = await rig.task()
         assert (task.state, task.waits_for) == ("waiting", f"the repair of this: {why}"), "it is not quarantined"
-        assert rig.dispatcher.held() == f"fires are held until this is repaired: {why}"
+        assert rig.dispatcher.trouble == f"fires are held until this is repaired: {why}"
         peer.answer = accept
         await rig.pass_time(1)
         await rig.trail.saw("fire.accepted")
-        assert rig.dispatcher.held() == ""
+        assert rig.dispatcher.trouble == ""
         assert (await rig.task()).waits_for == ""
 
 

@@ -40,6 +40,6 @@ async def test_a_calendar_that_could_not_be_read_or_kept_counts_at_the_next_look
         await watch.look()
     await watch.look()
     assert (await rig.task()).next_fire_at.ToDatetime(UTC) == datetime(2026, 3, 4, 9, tzinfo=UTC)
-    assert (calendar.kept(rig.home).days == calendar.current().days != (), calendar.trouble()) == (True, "")
+    assert (calendar.kept(rig.home).days == calendar.current().days != (), watch.trouble) == (True, "")
     monkeypatch.setattr(calendar, "use", lambda _home: pytest.fail("no file changed"))
     await watch.look()

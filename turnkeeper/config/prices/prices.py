@@ -70,16 +70,11 @@ def known_as(model: str) -> str:
 
 
 class _Used:
-    """The prices that this process uses, and the settings from which they were read.
-
-    Attributes:
-        trouble: the tasks whose budgets in money have no effect without a price; empty if there are none.
-    """
+    """The prices that this process uses, and the settings from which they were read."""
 
     home: Home | None = None
     prices: Prices | None = None
     changed_ns = 0
-    trouble = ""
 
 
 def use(home: Home) -> Prices | None:
@@ -157,15 +152,15 @@ def check(budget: Mapping[str, int]) -> None:
         raise InvalidInput(f"{MONEY} needs the price of the model", where="budget", hint=hint)
 
 
-def trouble() -> str:
-    """Return the budgets in money that have no effect, because the model has no price. Empty if all have an effect."""
-    return _Used.trouble
-
-
 class Watch:
-    """An observer of the runner. At each beat, it looks for budgets in money that have no effect."""
+    """An observer of the runner. At each beat, it looks for budgets in money that have no effect.
+
+    Attributes:
+        trouble: the tasks whose budgets in money have no effect without a price; empty if there are none.
+    """
 
     def __init__(self, home: Home, runner: Any, _settings: object, _clock: object) -> None:
+        self.trouble = ""
         self._runner, self._mark = runner, home.run / "prices"  # exists if some budget may be in money
         read = current() is not None or self._mark.exists()  # a home that never had prices reads no tasks at its start
         self._seen_ns = -1 if read else _Used.changed_ns
@@ -177,7 +172,7 @@ class Watch:
         successful look, or if a budget had no effect then.
         """
         known, changed_ns = _is_known(), _Used.changed_ns
-        if not _Used.trouble and self._seen_ns == changed_ns:
+        if not self.trouble and self._seen_ns == changed_ns:
             return
         tasks = () if known else await self._runner.store.read(lambda session: session.tasks.listed())
         names = [task.definition.name for task in tasks if MONEY in dict(task.definition.budget)]
@@ -188,7 +183,7 @@ class Watch:
             self._mark.touch()
         else:
             self._mark.unlink(missing_ok=True)
-        _Used.trouble = what if names and not _is_known() else ""
+        self.trouble = what if names and not _is_known() else ""
         self._seen_ns = changed_ns
 
 

@@ -6,6 +6,7 @@ SURFACE = Surface(
     name="prices",
     settings=("prices",),
     observers={"task-runner": "turnkeeper.config.prices.prices:Watch"},
+    declared_in=("state/run/prices",),
     offers={
         "prices of a home": "turnkeeper.config.prices.prices:use",
         "check of prices": "turnkeeper.config.prices.prices:check",
@@ -16,6 +17,5 @@ SURFACE = Surface(
         "sum of unpriced tokens": "turnkeeper.config.prices.prices:added",
         "money of unpriced tokens": "turnkeeper.config.prices.prices:money_of_unpriced",
         "money of tokens": "turnkeeper.config.prices.prices:money_of",
-        "trouble of the prices": "turnkeeper.config.prices.prices:trouble",
     },
 )

@@ -184,11 +184,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         log.emit("process.stopped")
 
 
-def main(argv: list[str]) -> int:
-    """Serve the home that `argv` names. Return the exit code."""
-    os.nice(NICE)
-    return run_daemon(argv, PROCESS, serve)
-
+main = partial(run_daemon, process=PROCESS, serve=serve, nice=NICE)
 
 if __name__ == "__main__":
     os.umask(0o077)

@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -248,11 +249,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         log.emit("process.stopped")
 
 
-def main(argv: list[str]) -> int:
-    """Serve the home that `argv` names. Return the exit code."""
-    os.nice(NICE)
-    return run_daemon(argv, PROCESS, serve)
-
+main = partial(run_daemon, process=PROCESS, serve=serve, nice=NICE)
 
 if __name__ == "__main__":
     os.umask(0o077)

@@ -183,7 +183,7 @@ def _story(sources: Sources, id_: str) -> list[records.Record]:
         raise NotFound(f"nothing is known of {id_[:80]!r}", where="--trace", hint="turnkeeper events -o wide shows ids")
     meanwhile = Wanted(since_us=found[0].at_us, until_us=found[-1].at_us)
     streams = [*sources.trails(meanwhile), sources.restarts(meanwhile)]
-    beside = (record for stream in streams for record in stream if records.is_lifecycle(record))
+    beside = (record for stream in streams for record in stream if record.kind.startswith(records.LIFECYCLE))
     own = {(record.at_us, record.kind, record.process) for record in found}
     added = [record for record in beside if (record.at_us, record.kind, record.process) not in own]
     return sorted([*found, *added], key=lambda record: record.at_us)

@@ -29,7 +29,7 @@ _LINKS = ("fire_id", "turn_id", "interrupt_id")
 # More ids that link records of some kinds: the name of an envelope, the id of a restart or a start.
 _ALSO = {"name": ("fire.received", "message.accepted", "envelope."), "id": ("restart.", "revive.")}
 _ACTS = {"act.asked", "act.done"}
-_LIFECYCLE = ("daemon.", "process.", "runtime.up", "revive.", "hang.", "restart.", "crashloop.", "machine.", "store.")
+LIFECYCLE = ("daemon.", "process.", "runtime.up", "revive.", "hang.", "restart.", "crashloop.", "machine.", "store.")
 
 
 class Record(NamedTuple):
@@ -214,8 +214,3 @@ def linked(record: Record, ids: frozenset[str]) -> frozenset[str]:
     own = frozenset(str(record.fields[name]) for name in names if record.fields.get(name))
     subjects = frozenset(str(record.fields.get("subject") or "").split(", ")) if record.kind in _ACTS else own
     return own | ids if (own | subjects) & ids else frozenset()
-
-
-def is_lifecycle(record: Record) -> bool:
-    """Return True if a record says that a process began, ended or was in trouble."""
-    return record.kind.startswith(_LIFECYCLE)

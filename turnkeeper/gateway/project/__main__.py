@@ -257,11 +257,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         raise TurnkeeperError("the project's application did not start")
 
 
-def main(argv: list[str]) -> int:
-    """Serve the project of the home that `argv` names. Return the exit code."""
-    os.nice(NICE)
-    return run_daemon(argv, PROCESS, serve)
-
+main = partial(run_daemon, process=PROCESS, serve=serve, nice=NICE)
 
 if __name__ == "__main__":
     os.umask(0o077)

@@ -296,7 +296,9 @@ class Exporter:
         """
         if "unix" in self._servers and identity_of(self._path) != self._bound:
             self._end("unix")
-        opens = {"unix": self._open_unix} | ({"tcp": self._open_tcp} if self._port else {})
+        opens: dict[str, Callable[[], _Server]] = {"unix": self._open_unix}
+        if self._port:
+            opens["tcp"] = lambda: _Server(socket.AF_INET, ("127.0.0.1", self._port), self._app)
         for name, open_ in opens.items():
             if name in self._servers:
                 continue
@@ -343,6 +345,3 @@ class Exporter:
         self._bound = identity_of(own)
         own.rename(self._path)
         return server
-
-    def _open_tcp(self) -> _Server:
-        return _Server(socket.AF_INET, ("127.0.0.1", self._port), self._app)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from task_runner.timetable import InvalidCron, parse_cron, zone
-from task_runner.timetable.zones import zone_names
+from task_runner.timetable.timetable import zone_names
 
 # Each moves its clocks by an hour, and never at midnight, since 1990. (Casablanca did at midnight, from 2008 to 2011.)
 WHOLE_HOURS = (

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import task_runner.timetable
-from task_runner.timetable.timetable import EARLIEST_S, LATEST_S
-from task_runner.timetable.zones import PROBE_S, Stretch, ZoneOffsets, offsets_of, zone_names
+from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, zone_names
+from task_runner.timetable.zones import PROBE_S, Stretch, ZoneOffsets, offsets_of
 
 NAMES = sorted(zone_names())
 

@@ -10,6 +10,8 @@ from tests.support.clock import look_again
 from turnkeeper.bus.event_log import EventLog, read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import Surface
+from turnkeeper.rpc import server
 from turnkeeper.rpc.server import Observers
 
 
@@ -17,7 +19,7 @@ class Watch:
     """An observer whose looks end as the test says."""
 
     def __init__(self) -> None:
-        self.looks, self.ends = 0, asyncio.Event()
+        self.looks, self.ends, self.trouble = 0, asyncio.Event(), ""
         self.fails: list[Exception] = []
 
     async def look(self) -> None:
@@ -116,3 +118,28 @@ async def test_closing_ends_the_look_that_runs_and_an_observer_that_never_looked
     with pytest.raises(asyncio.CancelledError):
         await observers._looks[watch]
     assert socket.closed == 1
+
+
+@pytest.mark.parametrize("declares", ["state/garden.json", "config.toml"])
+async def test_an_observer_is_created_once_something_is_declared_for_it(
+    declares: str, home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, files = f"{__name__}:made_with", ("state/garden.json",)
+    garden = Surface(name="garden", settings=("garden",), observers={"gardener": target}, declared_in=files)
+    monkeypatch.setattr(server, "surfaces", lambda: {"garden": garden})
+    observers = Observers("gardener", home)
+    await beat(observers, log)
+    assert (observers._made, observers.trouble) == ([], "")
+    (home.root / declares).parent.mkdir(exist_ok=True)
+    (home.root / declares).write_text("[garden]\n")
+    await beat(observers, log)
+    await beat(observers, log)
+    (watch,) = observers._made
+    assert (watch.looks, observers.trouble) == (2, "no water")
+
+
+def made_with(_home: Home) -> Watch:
+    watch = Watch()
+    watch.ends.set()
+    watch.trouble = "no water"
+    return watch
