@@ -287,14 +287,10 @@ class Mailboxes:
             if left := limit - len(taken):
                 taken += [Delivery(agent=agent, claimed=item) for item in inbox.claim(left)]
         if not taken and any(key.retired_at for key in self._keys.read()):
-            self._drop_retired_keys()
+            folders = (inbox.folder / place for inbox in self._inboxes.values() for place in ("inbox", "claimed"))
+            if not any(self._files.names(folder) for folder in folders):  # else retired keys may have sealed envelopes
+                self._keys.drop_retired(self._clock.now())
         return self._received(taken)
-
-    def _drop_retired_keys(self) -> None:
-        """Drop retired keys if no inbox contains an envelope that they may have sealed."""
-        folders = (inbox.folder / place for inbox in self._inboxes.values() for place in ("inbox", "claimed"))
-        if not any(self._files.names(folder) for folder in folders):
-            self._keys.drop_retired(self._clock.now())
 
     def _read_all(self) -> dict[str, TriggerHeader]:
         found: dict[str, TriggerHeader] = {}

@@ -92,7 +92,7 @@ async def watch_conversation(
             news = listener.changed.next()
             for turn in await seen.changed():
                 yield turn
-            for piece in listener.news(seen.is_next):
+            for piece in listener.news(lambda turn_id, after: seen.lines.get(turn_id) == after):
                 yield speech_message(piece)
             await news.wait()
             await clock.sleep(REST_S)
@@ -115,7 +115,7 @@ class _Seen:
         self._newest: int | None = None
         self._open: frozenset[str] = frozenset()
         self._sent: dict[str, bytes] = {}  # the numbers of turns that may still change
-        self._lines: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         self.stale = True
 
     async def changed(self) -> list[wire.ConversationTurn]:
@@ -132,13 +132,9 @@ class _Seen:
             if self._sent.get(turn.turn_id) != now:
                 fresh.append(turn)
             self._sent[turn.turn_id] = now
-        self._lines = {turn.turn_id: _lines(turn) for turn in turns if turn.turn_id in changed.open}
+        self.lines = {turn.turn_id: _lines(turn) for turn in turns if turn.turn_id in changed.open}
         self._sent = {turn_id: sent for turn_id, sent in self._sent.items() if turn_id in self._open}
         return fresh
-
-    def is_next(self, turn_id: str, after: int) -> bool:
-        """Return True if the turn was sent with exactly `after` messages."""
-        return self._lines.get(turn_id) == after
 
     def _look(self, connection: Connection) -> tuple[Changed, list[wire.ConversationTurn]]:
         if self._newest is None:

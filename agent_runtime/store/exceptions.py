@@ -13,12 +13,12 @@ from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, approv
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.permissions import exceptions as rules
-from agent_runtime.store import records
-from agent_runtime.store.schema import exceptions, interrupts, turns
+from agent_runtime.store.schema import audit, exceptions, interrupts, turns
 from agent_runtime.store.turn_events import add_event
 from agent_runtime.store.turn_reads import LARGEST_PAGE, get_turn, interrupts_of
 from agent_runtime.store.turn_writes import ask_again, asked_of, settle_interrupt, started_by
 from turnkeeper.errors import Conflict, Exhausted, NotFound
+from turnkeeper.storage.chain import digest
 from turnkeeper.storage.statements import storable
 from turnkeeper.times import to_us
 
@@ -111,7 +111,7 @@ def give(
     blank = {"uses": 0, "ended_by": "", "ended_why": ""}
     number = connection.execute(insert(exceptions).values(row | blank).returning(exceptions.c.number)).scalar_one()
     _mark(connection, asked.interrupt_id, number)
-    records.put_exception(connection, at, get(connection, number))
+    _record(connection, at, get(connection, number))
 
 
 def _tell(connection: Connection, interrupt_id: str, ended: Sequence[rules.StandingException]) -> None:
@@ -136,7 +136,7 @@ def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[
         if connection.execute(live.values(ended_at_us=to_us(at), ended_by=by, ended_why=storable(why))).rowcount:
             _ask_about(connection, number, at)
             ended.append(get(connection, number))
-            records.put_exception(connection, at, ended[-1])
+            _record(connection, at, ended[-1])
     return ended
 
 
@@ -178,3 +178,20 @@ def get(connection: Connection, number: int) -> rules.StandingException:
         what = f"no standing exception {number}"
         raise NotFound(what, where="number", hint="see: turnkeeper approvals exceptions list --all")
     return from_row(rules.StandingException, row)
+
+
+def _record(connection: Connection, at: datetime, one: rules.StandingException) -> None:
+    """Record in the chain that an author gave an exception, or that it ended."""
+    fact = {
+        "kind": "exception",
+        "exception": one.number,
+        "task": one.task_id,
+        "tool": one.tool,
+        "args_hash": one.args_hash,
+        "any_value_hash": digest(one.any_value_json),
+        "category_hash": digest(one.category_json),
+        "by": one.given_by,
+        "ended_hash": digest(one.ended_why),
+        "ended_by": one.ended_by,
+    }
+    audit.append(connection, at, [fact])

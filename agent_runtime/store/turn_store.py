@@ -19,7 +19,7 @@ from agent_runtime.model.mapping import canonical
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, Said, TurnRecord, Used
 from agent_runtime.permissions.exceptions import ForTask, StandingException
-from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
+from agent_runtime.store import exceptions, mail, turn_reads, turn_writes
 from agent_runtime.store.leases import Right, take_lease
 from agent_runtime.store.schema import audit, handover
 from agent_runtime.store.turn_events import EventSource, Signal, add_event
@@ -115,7 +115,7 @@ class Store:
 
         def work(connection: Connection) -> Store:
             incarnation, epoch = take_lease(connection, drawn)
-            audit.begin(connection, clock.now(), entropy, partial(records.known, connection, clock.now()))
+            audit.begin(connection, clock.now(), entropy, partial(turn_writes.known, connection, clock.now()))
             store = cls(
                 database, clock, EventSource(connection), incarnation=incarnation, right=Right(epoch, shared=shared)
             )
@@ -222,7 +222,7 @@ class Store:
         self._add_turn(connection, at, trigger, status="running", tries=1, **resumed)
         ended = _turn(connection, paused)
         self.event_source.ended(connection, ended, "succeeded", at)
-        records.put_end(connection, at, ended, "succeeded")
+        turn_writes.put_end(connection, at, ended, "succeeded")
         turn_writes.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
         turn_writes.void_interrupts(connection, paused, at)
         self._add_event(connection, trigger, "STARTED", at, trigger="fire")
@@ -432,7 +432,7 @@ class Store:
         told = "; ".join(filter(None, (why, expired, *others)))
         add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=told, turn=turn)
         self.event_source.ended(connection, turn, ended, at)
-        records.put_end(connection, at, turn, ended)
+        turn_writes.put_end(connection, at, turn, ended)
         released = turn_writes.release_held(connection, turn.thread_id, at, why=expired)
         kept = turn_writes.kept(connection, turn.thread_id)
         if kept:

@@ -5,7 +5,7 @@ together.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -14,15 +14,17 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 
 from agent_runtime.model import approval
 from agent_runtime.model import trigger as triggers
+from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import canonical, from_row
 from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import Assignment, InterruptRecord, KeyRecord, Said, ToolUse, TurnRecord, Used, columns
 from agent_runtime.permissions.exceptions import ALLOWED_BY
-from agent_runtime.store import records, turn_reads
+from agent_runtime.store import schema, turn_reads
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
 from turnkeeper.errors import NotFound
+from turnkeeper.storage.chain import digest
 from turnkeeper.storage.statements import Statement, number_in_order, storable, upsert
 from turnkeeper.times import to_us
 
@@ -80,7 +82,7 @@ def add_turn(
     }
     values = copied | instants | row | blank | changes
     _ADD_TURN.run(connection, **values)
-    records.put_end(connection, at, trigger, status)
+    put_end(connection, at, trigger, status)
     put_message(connection, trigger.turn_id, 0, _opening(trigger), at)
     if trigger.source == "agent":
         add_delegation(connection, trigger, over=status != "running")
@@ -189,7 +191,7 @@ def settle_interrupt(
         )
     )
     if settled.rowcount:
-        records.put_decisions(connection, at, filter(None, [turn_reads.get_interrupt(connection, interrupt_id)]))
+        put_decisions(connection, at, filter(None, [turn_reads.get_interrupt(connection, interrupt_id)]))
     return bool(settled.rowcount)
 
 
@@ -208,7 +210,7 @@ def ask_again(connection: Connection, interrupt_ids: Sequence[str], error: str, 
     back = update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids))
     connection.execute(back.values(status="pending", message=storable(error), **nothing))
     undone = [turn_reads.get_interrupt(connection, each) for each in interrupt_ids]
-    records.put_decisions(connection, at, filter(None, undone))
+    put_decisions(connection, at, filter(None, undone))
 
 
 def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:
@@ -393,3 +395,55 @@ _HELD = Statement(
     select(keys).where(keys.c.thread_id == bindparam("thread_id"), _WAITS).order_by(keys.c.at_us, keys.c.key)
 )
 _RELEASE = Statement(update(keys).where(keys.c.thread_id == bindparam("of"), _WAITS).values(released=True))
+
+
+def known(connection: Connection, at: datetime) -> dict[str, int]:
+    """Return, by kind, the newest number before the first record of the chain; for candidates, the time."""
+    newest = {"turn": turns.c.number, "decision": interrupts.c.number, "exception": schema.exceptions.c.number}
+    return {
+        "candidate": to_us(at),
+        **{kind: connection.execute(select(func.max(column))).scalar() or 0 for kind, column in newest.items()},
+    }
+
+
+def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, status: str) -> None:
+    """Record the end of a turn, and its category. Write nothing for a turn that continues."""
+    if status not in FINISHED:
+        return
+    grant = turn.grant_json if isinstance(turn, TurnRecord) else canonical(turn.grant.to_dict())
+    fact = {
+        "kind": "turn",
+        "turn": turn.turn_id,
+        "fire": turn.fire_id,
+        "attempt": turn.attempt,
+        "task": turn.task_id,
+        "thread": storable(turn.thread_id),
+        "agent": turn.agent,
+        "category": turn.grant.name,
+        "category_hash": digest(grant),
+        "outcome": status,
+    }
+    schema.audit.append(connection, at, [fact])
+
+
+def put_decisions(connection: Connection, at: datetime, decided: Iterable[InterruptRecord]) -> None:
+    """Record decisions about approvals and questions, and their channel. An empty decision means a withdrawal."""
+    facts = [
+        {
+            "kind": "decision",
+            "approval": one.interrupt_id,
+            "turn": one.turn_id,
+            "tool": one.tool,
+            "missing_scope": one.missing_scope,
+            "args_hash": one.args_hash,
+            "category": one.category,
+            "decision": one.decision,
+            "edited_hash": digest(one.edited_json),
+            "shown_hash": digest(one.args_json),
+            "question_hash": digest(one.question),
+            "message_hash": digest(one.message),
+            "by": one.decided_by,
+        }
+        for one in decided
+    ]
+    schema.audit.append(connection, at, facts)

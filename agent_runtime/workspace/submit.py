@@ -20,12 +20,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.store.records import put_verdict
-from agent_runtime.store.schema import candidates, derivations, page_versions, pages, turns
+from agent_runtime.store.schema import audit, candidates, derivations, page_versions, pages, turns
 from agent_runtime.store.turn_events import add_review
 from agent_runtime.workspace import deviations, model, revalidation
 from agent_runtime.workspace import pages as records
 from turnkeeper.errors import Conflict, Denied, InvalidInput
+from turnkeeper.storage.chain import digest
 from turnkeeper.times import to_us
 
 Decision = model.Acceptance | model.Rejection | deviations.Resolution
@@ -253,7 +253,7 @@ def _decide(
         "note": model.check_text(draft.note, "note", 4096),
     }
     connection.execute(update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision))
-    put_verdict(connection, at, proposed.candidate_id, mark.lifecycle, proposed.body, mark.via)
+    _record(connection, at, proposed.candidate_id, mark.lifecycle, proposed.body, mark.via)
     about, verdict = [proposed.candidate_id], "accepted" if accept else "rejected"
     add_review(connection, proposed.turn_id, "REVIEWED", at, about=about, summary=f"{verdict}: {proposed.title}")
     return records.get_candidate(connection, proposed.candidate_id)
@@ -412,3 +412,9 @@ def _settle(
     model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
     revalidation.settle_item(connection, item, draft, turn.turn_id, at)
     return revalidation.get_item(connection, item.item_id)
+
+
+def _record(connection: Connection, at: datetime, candidate_id: str, verdict: str, text: str, by: str) -> None:
+    """Record in the chain a verdict about a candidate, the text, and the channel of the decision."""
+    fact = {"kind": "candidate", "candidate": candidate_id, "verdict": verdict, "text_hash": digest(text), "by": by}
+    audit.append(connection, at, [fact])

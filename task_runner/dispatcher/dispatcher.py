@@ -21,7 +21,7 @@ from google.rpc import code_pb2
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
 from task_runner.model.task import COUNTED, HOSTED, LONGEST_REASON, Fire, Outcome
 from task_runner.planner import ledger, log_records, overlap, planner
-from task_runner.planner.schedule import timetable_of
+from task_runner.planner.entries import timetable_of
 from task_runner.scheduler import planning
 from task_runner.store.rows import Cause, Key, Outgoing
 from task_runner.store.store import Session, Store

@@ -12,9 +12,8 @@ from task_runner.model import task as model
 from task_runner.model.task import Fire, FireKind, Outcome, ScheduleKind, Snapshot, Task, TaskState, replace
 from task_runner.planner import entries, event_triggers, self_paced
 from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
-from task_runner.planner.entries import Plan, joined
+from task_runner.planner.entries import Plan, due_of, joined, put_off
 from task_runner.planner.overlap import OVERLAP, Lined, asking, asks_no_more, coalesce, queue, skip
-from task_runner.planner.schedule import due_of, put_off
 from task_runner.timetable import LEAST, Timetable
 
 _ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED})

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from task_runner.model import task as model
 from task_runner.planner import entries
 from task_runner.planner.budgets import Ended, hourly
-from task_runner.planner.schedule import due_of
+from task_runner.planner.entries import due_of
 from task_runner.timetable import Never
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration

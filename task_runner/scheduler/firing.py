@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from task_runner.model.task import COUNTED, EACH_FIRE, Snapshot
 from task_runner.planner import log_records, planner
-from task_runner.planner.schedule import timetable_of
+from task_runner.planner.entries import timetable_of
 from task_runner.scheduler import planning
 from task_runner.store.rows import DueTask, Key, row_of_new_fire
 from task_runner.store.store import Session

@@ -11,10 +11,9 @@ from task_runner.model import task as model
 from task_runner.model.task import LONGEST_REASON, OF_GRAPH, Fire, FireKind, Outcome, Snapshot, Task, TaskState, replace
 from task_runner.planner import log_records, self_paced
 from task_runner.planner.budgets import Ended, pauses_until, settle_up
-from task_runner.planner.entries import Plan
+from task_runner.planner.entries import Plan, timetable_of
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
-from task_runner.planner.schedule import timetable_of
 from task_runner.store.rows import STOPPED, Key, Outgoing
 from task_runner.store.store import Session
 from turnkeeper.config.surfaces import offered

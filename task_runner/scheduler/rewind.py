@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 from task_runner.model.task import Fire, FireKind, Revision, Snapshot, TaskState, replace
 from task_runner.planner import entries
+from task_runner.planner.entries import timetable_of
 from task_runner.planner.log_records import LogRecord
-from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import whole
 from task_runner.scheduler.planning import LARGEST_BATCH
 from task_runner.store.store import Session

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import Fire, FireKind, TaskState
+from task_runner.planner.entries import describe, timetable_of
 from task_runner.planner.log_records import LogRecord, committed
-from task_runner.planner.schedule import describe, timetable_of
 from task_runner.scheduler import planning
 from task_runner.service.changes import find_living, requested
 from task_runner.service.views import stamp

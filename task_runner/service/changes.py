@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from task_runner.model import task as model
 from task_runner.model.task import Definition, Fire, FireKind, Snapshot, Task, TaskState
 from task_runner.planner import budgets, entries, event_triggers, planner, self_paced
+from task_runner.planner.entries import timetable_of
 from task_runner.planner.log_records import LogRecord, committed
-from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
 from task_runner.service.task_spec import MOST_PER_AGENT, Defaults, as_loop, parse_spec
 from task_runner.store.store import Session

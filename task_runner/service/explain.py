@@ -8,7 +8,7 @@ from typing import NamedTuple
 from task_runner.model import task as model
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
 from task_runner.planner import event_triggers, overlap
-from task_runner.planner.schedule import describe, due_of, timetable_of
+from task_runner.planner.entries import describe, due_of, timetable_of
 from task_runner.service.causes import cause_of, lasting
 from task_runner.service.changes import find
 from task_runner.service.explained_time import in_force, time_in_question

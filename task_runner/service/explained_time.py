@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import FireKind, Revision, Task, TaskState
-from task_runner.planner.schedule import timetable_of
+from task_runner.planner.entries import timetable_of
 from task_runner.store.store import Session
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput

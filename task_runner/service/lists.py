@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from task_runner.model.task import HALTED, Definition, Outcome, Task, TaskState
-from task_runner.planner.schedule import describe
+from task_runner.planner.entries import describe
 from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.service.views import STATES, instant, previewed, show_task, stamp, state_of
 from task_runner.store.rows import Glance

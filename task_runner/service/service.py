@@ -14,8 +14,8 @@ from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
 from task_runner.planner.budgets import HOURLY
+from task_runner.planner.entries import describe, kind_of
 from task_runner.planner.log_records import LogRecord
-from task_runner.planner.schedule import describe, kind_of
 from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
 from task_runner.service import changes, lists

@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId, earliest, replace
 from task_runner.planner import budgets, ledger, overlap, self_paced
-from task_runner.planner.entries import Plan
+from task_runner.planner.entries import Plan, timetable_of
 from task_runner.planner.planner import Lately, plan
-from task_runner.planner.schedule import timetable_of
 from task_runner.service.changes import find
 from task_runner.service.views import instant, stamp
 from task_runner.store.store import Store

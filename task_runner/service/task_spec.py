@@ -17,7 +17,7 @@ from task_runner.model.events import check_event_name, check_filters
 from task_runner.model.fields import BY_NAME, DIRECT, EACH, SCHEDULES, Field, check_label, parse_instant, put
 from task_runner.model.task import Definition, Overlap, Schedule, ScheduleKind
 from task_runner.planner import budgets, self_paced
-from task_runner.planner.schedule import RULES, timetable_of
+from task_runner.planner.entries import RULES, timetable_of
 from task_runner.timetable import parse_cron, parse_every, zone
 from turnkeeper.bus.envelope import check_text as check_envelope_text
 from turnkeeper.config.home import check_agent

@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from task_runner.model.task import HALTED, QUEUED, UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
 from task_runner.planner import entries, self_paced
-from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
+from task_runner.planner.entries import describe, due_of, kind_of, timetable_of
 from task_runner.service.task_spec import write_spec
 from task_runner.store.rows import Glance
 from task_runner.timetable import zone

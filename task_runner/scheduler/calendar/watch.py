@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from task_runner.model.task import TaskState, replace
+from task_runner.planner.entries import timetable_of
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.planner import pass_over
-from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.calendar import calendar
 from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_tasks, write_plans
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from task_runner.model.task import OPEN, UNDER_WAY, CatchUp, Fire, FireKind, Outcome, Overlap, TaskState
+from task_runner.planner.entries import timetable_of
 from task_runner.planner.overlap import CANCELS, OVERLAP
-from task_runner.planner.schedule import timetable_of
 from task_runner.service.backfill import backfill
 from tests.integration.runner.task_machine import SECOND, Life, many_runs
 from turnkeeper.times import rfc3339

@@ -14,7 +14,7 @@ import pytest
 
 from task_runner.model.events import Event
 from task_runner.model.task import COUNTED, OPEN, UNDER_WAY, FireKind, TaskState
-from task_runner.planner.schedule import timetable_of
+from task_runner.planner.entries import timetable_of
 from task_runner.scheduler.events import take_in
 from task_runner.service import changes
 from tests.integration.runner.simulation import FINAL, Crash, World

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from task_runner.planner import schedule
+from task_runner.planner import entries
 from tests.integration.runner.conftest import Rig
 from turnkeeper.config import surfaces
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -60,7 +60,7 @@ async def test_without_the_part_for_rules_a_task_with_a_rule_stops_alone_and_con
     await rig.create("ruled", every=None, rrule="FREQ=MINUTELY")
     await rig.create("plain")
     installed = {module: one for module, one in surfaces.surfaces().items() if one.name != "recurrence"}
-    schedule._timetable.cache_clear()
+    entries._timetable.cache_clear()
     with monkeypatch.context() as removed:
         removed.setattr(surfaces, "surfaces", lambda: installed)
         await rig.pass_time(60)

@@ -19,10 +19,9 @@ from task_runner.model.task import (
     TaskId,
 )
 from task_runner.planner import ledger
-from task_runner.planner.entries import Plan
+from task_runner.planner.entries import Plan, timetable_of
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.planner import plan
-from task_runner.planner.schedule import timetable_of
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

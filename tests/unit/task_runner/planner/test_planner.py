@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from task_runner.model.task import CatchUp, Outcome, Overlap, Schedule, ScheduleKind, TaskState
+from task_runner.planner.entries import timetable_of
 from task_runner.planner.event_triggers import supersede
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.planner import pass_over, plan, withdraw
-from task_runner.planner.schedule import timetable_of
 from tests.unit.task_runner.simulated import Simulated, at, definition
 
 SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL

@@ -7,8 +7,8 @@ import pytest
 from task_runner.model.task import MISASKED, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, replace
 from task_runner.planner import self_paced
 from task_runner.planner.budgets import Ended
+from task_runner.planner.entries import timetable_of
 from task_runner.planner.planner import plan, withdraw
-from task_runner.planner.schedule import timetable_of
 from task_runner.service.task_spec import Defaults, parse_spec, write_spec
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from task_runner.model.task import CatchUp, Outcome, Overlap
+from task_runner.planner.entries import due_of
 from task_runner.planner.ledger import TurnState
-from task_runner.planner.schedule import due_of
 from task_runner.timetable import parse_every
 from tests.unit.task_runner.simulated import T0, Simulated, at
 
