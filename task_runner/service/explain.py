@@ -23,6 +23,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
+_NOT_BEGUN = frozenset({Outcome.PENDING, Outcome.SENT, Outcome.ACCEPTED})
 _SKIPPED = {
     "missed": "It was missed: it was not sent within the grace of {grace}, and catch-up skip runs no missed fires.",
     "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
@@ -139,6 +140,8 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
     covered = at if (entry := said.entry) and entry.first_at <= at <= entry.last_at else None  # none by a manual fire
     cause = cause_of(entry, asked.definition.grace, outages, covered) if entry else ""
     more = *_followed(session, asked, entry), *_why(said, asked, cause, outages), *_lost(entry, outages)
+    if entry is not None and entry.outcome in _NOT_BEGUN and (held := offered("cordon of fires", session)):
+        more = *more, f"At present, it waits for {held}."
     said = said._replace(lines=(*said.lines, *more, *([day] if day else [])))
     if asked.newest_meant and (stop := _stop_by_budget(task, outages)):
         said = said._replace(verdict="budget", lines=(stop, *said.lines))

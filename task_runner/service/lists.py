@@ -10,8 +10,9 @@ from typing import Any
 from task_runner.model.task import HALTED, Definition, Outcome, Task, TaskState
 from task_runner.planner.entries import describe
 from task_runner.service.task_spec import Defaults, parse_spec
-from task_runner.service.views import STATES, instant, previewed, show_task, stamp, state_of
+from task_runner.service.views import AWAY, STATES, instant, previewed, show_task, stamp, state_of
 from task_runner.store.rows import Glance
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -30,6 +31,13 @@ def away(session: Any, now: datetime) -> str:
     return next((str(each) for each in newest if each.lasts and now - each.since >= _STARTS_WITHIN), "")
 
 
+def blocked(session: Any, gone: str) -> str:
+    """Describe the wait of the fires of all tasks: for the runtime if it is `gone`, or for the end of a cordon."""
+    if gone or not hasattr(session, "connection"):  # a command without a daemon imports only what a list needs
+        return AWAY if gone else ""
+    return offered("cordon of fires", session) or ""
+
+
 def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
     """Return the tasks that match the filters, by next fire time, without deleted tasks. Raises InvalidInput."""
     check_word(request.state, STATES, "state")
@@ -45,10 +53,11 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
     found, told = page_of(found, "id", limit=request.limit, cursor=request.cursor)
     glances = session.fires.glances([task.id for task in found])
     gone = away(session, now)
+    holds = blocked(session, gone)
     # Computing lateness reads the history of each task, which is too slow for a long list.
     few = found if len(found) <= _LATENESS_UP_TO else []
     late = {task.id: session.fires.lateness(task.id, LATENESS_OF) for task in few}
-    shown = [show_task(task, glances[task.id], now, late.get(task.id, ()), away=bool(gone)) for task in found]
+    shown = [show_task(task, glances[task.id], now, late.get(task.id, ()), blocked=holds) for task in found]
     edited = session.tasks.edited_at([task.id for task in found if task.revision > 1])
     for each in shown:
         stamp(each.updated_at, edited.get(each.id))

@@ -419,8 +419,8 @@ class Service:
 
     def _shown(self, session: Session, task: model.Task) -> wire.Task:
         glance, now = session.fires.glances([task.id])[task.id], self._clock.now()
-        lateness, away = session.fires.lateness(task.id, lists.LATENESS_OF), bool(lists.away(session, now))
-        shown = show_task(task, glance, now, lateness, away=away)
+        lateness = session.fires.lateness(task.id, lists.LATENESS_OF)
+        shown = show_task(task, glance, now, lateness, blocked=lists.blocked(session, lists.away(session, now)))
         shown.edited_by = session.tasks.edited_by(task)
         stamp(shown.updated_at, session.tasks.edited_at([task.id])[task.id])
         return shown

@@ -18,6 +18,7 @@ from turnkeeper.times import shown_in
 from turnkeeper.v1 import schedules_pb2 as wire
 
 _APPROVALS = "turnkeeper approvals list"
+AWAY = "agent-runtime: turnkeeper status"
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})
 # States of a task's fires that are more specific than `active`. The first match is shown.
 _SHOWN = (
@@ -41,14 +42,14 @@ def state_of(task: Task, opened: frozenset[Outcome]) -> str:
 
 
 def show_task(
-    task: Task, glance: Glance, now: datetime, lateness: Sequence[float] = (), *, away: bool = False
+    task: Task, glance: Glance, now: datetime, lateness: Sequence[float] = (), *, blocked: str = ""
 ) -> wire.Task:
     """Return a task as a protobuf message.
 
     Args:
         now: the time. Earlier times that are due but not planned count as missed, and are not shown as next times.
         lateness: the delays of the task's newest fires, in seconds.
-        away: True if the agent runtime does not answer.
+        blocked: what the fires of all tasks wait for.
 
     The time of the last edit is set to the creation time. Callers correct it for later revisions.
     """
@@ -78,7 +79,7 @@ def show_task(
             stamp(shown.due_at, self_paced.wake_due(task, task.pacing.armed_at))
         else:
             _stamp_next(shown, task, now)
-        shown.waits_for = _waits_for(glance, away=away)
+        shown.waits_for = _waits_for(glance, blocked)
     if task.state is TaskState.PAUSED:
         shown.paused_note = task.reason
         stamp(shown.paused_until, task.wake_at)
@@ -110,7 +111,7 @@ def _stamp_next(shown: wire.Task, task: Task, now: datetime) -> None:
         stamp(shown.due_at, due_at(upcoming))
 
 
-def _waits_for(glance: Glance, *, away: bool) -> str:
+def _waits_for(glance: Glance, blocked: str) -> str:
     """Say what blocks a task's open fires. Empty if a turn is running or no fire is open."""
     if glance.held_by:
         return f"{glance.held_by.removeprefix('waits for ')}: {_APPROVALS}"
@@ -118,9 +119,9 @@ def _waits_for(glance: Glance, *, away: bool) -> str:
         return glance.refused.removeprefix("waits for ")
     if glance.open & HALTED:
         return f"its author: {_APPROVALS}"
-    if glance.refused and not away:
+    if glance.refused and blocked != AWAY:
         return f"the repair of this: {glance.refused}"
-    return "agent-runtime: turnkeeper status" if away and glance.open else ""
+    return blocked if glance.open and (blocked == AWAY or Outcome.RUNNING not in glance.open) else ""
 
 
 def show_fire(fire: Fire, name: str, cause: str = "") -> wire.Fire:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.constellation import Constellation
 from tests.support.machines import TwoMachines
+from tests.support.web import serving
 from turnkeeper.errors import EXIT_CONFLICT
 
 pytestmark = pytest.mark.process
@@ -31,11 +32,16 @@ def test_drain_waits_for_the_turns_of_a_machine_and_the_cordon_outlives_a_restar
     stopped.command("task-runner", "run", "digest")
     stopped.command("turnkeeper", "drain", *name, "--deadline", "10m")
     assert stopped.ask("agent-runtime", "turns", "list", "--status", "running") == []
+    end = "the end of the cordon of all machines" if name else "the end of the cordon"
+    waits = stopped.ask("task-runner", "show", "digest")["waits_for"]
+    assert waits.startswith(f"{end}: turnkeeper uncordon"), waits
+    assert f"At present, it waits for {end}" in " ".join(stopped.command("task-runner", "explain", "digest").split())
     shown = stopped.attempt("turnkeeper", "status")
     assert ("cordoned" if name else "takes no new turns since") in shown.stdout + shown.stderr
     assert [entry["outcome"] for entry in stopped.history("digest")].count("succeeded") == 0
     stopped.command("turnkeeper", "uncordon", *name)
     stopped.until_outcome("digest", "succeeded")
+    assert stopped.ask("task-runner", "show", "digest")["waits_for"] is None
     assert "was not cordoned" in stopped.attempt("turnkeeper", "uncordon", *name).stderr
 
 
@@ -59,3 +65,19 @@ def test_only_a_machine_that_exists_is_cordoned(constellation: Constellation) ->
     refused = constellation.attempt("turnkeeper", "cordon", "nowhere")
     assert refused.returncode == 3
     assert "nowhere" in refused.stderr
+
+
+def test_the_page_of_machines_shows_a_cordon(constellation: Constellation) -> None:
+    name = ["runtime"] if isinstance(constellation, TwoMachines) else []
+    with serving(constellation.home) as web:
+        web.log_in()
+
+        def shown() -> bool:
+            page = web.ask("/ui/machines", cookie=web.cookie).body
+            return ("cordoned" if name else "takes no new turns since") in page
+
+        assert not shown()
+        constellation.command("turnkeeper", "cordon", *name)
+        constellation.until("the cordon on the page", shown)
+        constellation.command("turnkeeper", "uncordon", *name)
+        constellation.until("the end of the cordon on the page", lambda: not shown())

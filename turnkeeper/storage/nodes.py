@@ -7,7 +7,6 @@ the status depends on this rule, because every claim and every lease expires by 
 import hashlib
 import json
 import platform
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -41,6 +40,10 @@ ALERTED = (1 << 63) - 1
 AGENTS = "agents"  # the fact with the agents that a runtime hosts
 CORDONED = "cordoned"  # the fact of a runtime since when it takes no new turns, while none of its turns runs
 UNUSABLE = "cannot be used: "  # prefix of the fact about a category that a machine cannot read
+_ALL_CORDONED = """SELECT EXISTS (SELECT FROM runtime.meta WHERE left(key, 9) = 'cordoned ') AND NOT EXISTS (
+    SELECT FROM runner.nodes n WHERE role = 'agent-runtime'
+    AND beat_us > (extract(epoch FROM clock_timestamp()) - 10) * 1000000
+    AND NOT EXISTS (SELECT FROM runtime.meta WHERE key = 'cordoned ' || n.name))"""
 _NOW = Statement(sa.select(now_us()))
 _SAID = ("node_id", "name", "role", "host", "version", "draining", "owner", "alerted_us")
 _CHANGE = ("draining", "owner", "facts_json", "alerted_us")
@@ -175,6 +178,11 @@ def silent(found: Sequence[Node]) -> list[Node]:
     for node in sorted(found, key=lambda node: node.beat_at):
         newest[node.name, node.host] = node
     return [node for node in newest.values() if node.silent_s >= ALERT_AFTER_S]
+
+
+def is_cordoned(connection: Connection) -> bool:
+    """Return True if each machine that may run turns is cordoned."""
+    return bool(connection.exec_driver_sql(_ALL_CORDONED).scalar())
 
 
 def name_of(settings: NodeSettings) -> str:
@@ -437,83 +445,5 @@ def _process(row: Row) -> dict[str, Any]:
     }
 
 
-def current(processes: Sequence[Row]) -> list[Row]:
-    """Return the processes without those that a later process of the same machine and role replaced."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
-    for row in processes:
-        found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
-    return [
-        row
-        for rows in found.values()
-        for row in [one for one in rows if one["state"] != "stale"] or [max(rows, key=lambda one: str(one["beat_at"]))]
-    ]
-
-
-def machines(processes: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a row for each machine, ordered by name."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in current(processes):
-        found.setdefault((row["name"], row["host"]), []).append(row)
-    return [_machine(name, host, rows) for (name, host), rows in sorted(found.items())]
-
-
-def _machine(name: str, host: str, rows: Sequence[Row]) -> dict[str, Any]:
-    oldest = max(rows, key=lambda row: float(row["silent_s"]))
-    return {
-        "node": name,
-        "status": _status(rows),
-        "roles": [_role(row) for row in rows if row["role"] != WEB] or [WEB],
-        "host": host,
-        "version": ", ".join(sorted({row["version"] for row in rows})),
-        "beat_at": oldest["beat_at"],
-        "silent_s": oldest["silent_s"],
-        "offset_s": max((row["offset_s"] for row in rows), key=abs),
-        "threads": sum(row["threads"] for row in rows),
-        "turns": sum(row["turns"] for row in rows),
-        "processes": [
-            {name: row[name] for name in row if name not in {"name", "host", "facts"}} for row in rows
-        ],
-    }  # fmt: skip
-
-
-def _status(rows: Sequence[Row]) -> str:
-    """Return the state that all processes have, or else the states of the processes that are not ready.
-
-    >>> _status([{"role": "task-runner", "state": "ready"}, {"role": "agent-runtime", "state": "stale"}])
-    'runtime stale'
-    """
-    states = {row["state"] for row in rows}
-    if len(states) == 1:
-        return str(*states)
-    return ", ".join(sorted(f"{_role(row)} {row['state']}" for row in rows if row["state"] != "ready"))
-
-
-def _role(row: Row) -> str:
-    return str(row["role"]).rpartition("-")[2]
-
-
-def roles_line(roles: Sequence[str]) -> str:
-    """Return the roles of a machine's processes, with counts if several processes have the same role.
-
-    >>> roles_line(["runtime", "runner"]), roles_line(["runtime", "runner", "runtime"])
-    ('runner,runtime', 'runner,2 x runtime')
-    """
-    found = sorted(Counter(roles).items())
-    return ",".join(role if count == 1 else f"{count} x {role}" for role, count in found)
-
-
 def span(seconds: float) -> str:
     return format_duration(timedelta(seconds=int(seconds)))
-
-
-def queue_line(queue: Row) -> str:
-    """Return a sentence about the waiting and quarantined envelopes.
-
-    >>> queue_line({"waiting": 2, "oldest_s": 61.0, "quarantined": 0}), queue_line({"waiting": 0, "quarantined": 1})
-    ('2 envelopes wait for a runtime, the oldest for 1m1s', 'no envelope waits; 1 is quarantined')
-    """
-    count = queue["waiting"]
-    oldest = f", the oldest for {span(queue['oldest_s'])}" if count else ""
-    said = f"{count or 'no'} envelope{' waits' if count < 2 else 's wait'}{' for a runtime' if count else ''}{oldest}"
-    aside = queue["quarantined"]
-    return f"{said}; {aside} {'is' if aside == 1 else 'are'} quarantined" if aside else said

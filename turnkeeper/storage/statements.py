@@ -11,6 +11,7 @@ import sqlite3
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -257,6 +258,11 @@ def one_of(column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnEle
 
 def listed(values: Collection[str] | Collection[int]) -> Listed:
     return Listed(values)
+
+
+def file_of(connection: sa.Connection) -> Path:
+    """Return the file of a store on this machine."""
+    return Path(connection.exec_driver_sql("PRAGMA database_list").all()[0][2])
 
 
 def of_server(connection: sa.Connection) -> bool:

@@ -6,7 +6,7 @@ SURFACE = Surface(
     name="cluster",
     offers={
         "checks of machines": "turnkeeper.constellation.inspect.cluster:checks",
-        "columns of machines": "turnkeeper.constellation.inspect.cluster:machine_columns",
+        "machines": "turnkeeper.constellation.inspect.cluster:shown",
         "findings of machines": "turnkeeper.constellation.inspect.cluster:findings",
         "lost end of a chain": "agent_runtime.daemon.cluster.losses:lost_end",
         "loss of a database": "agent_runtime.daemon.cluster.losses:found_loss",

@@ -6,7 +6,7 @@ stops stays unsent in the ledger, where catch-up and overlap decide about it, un
 makes the next fires of its queue ready.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -16,7 +16,8 @@ from sqlalchemy import bindparam, func, literal_column, select, update
 from task_runner.model.task import QUEUED, UNDER_WAY, Outcome
 from task_runner.store.schema import fires, slots, tasks
 from task_runner.store.store import Session
-from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
+from turnkeeper.storage.nodes import is_cordoned
+from turnkeeper.storage.statements import Statement, among, file_of, listed, of_server, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
 AGAIN = timedelta(seconds=30)  # until the next try of a fire for which no end of a turn was noticed
@@ -87,6 +88,38 @@ def wake(session: Session, task_ids: Collection[str], now: datetime) -> None:
         _WAKE.run(session.connection, ids=listed(task_ids), now=to_us(now), stopped=f"{QUEUED}%at once")
 
 
+def cordon(session: Any) -> str:
+    """Describe the cordon that all fires wait for. Return an empty text if a machine takes turns."""
+    connection = session.connection
+    if of_server(connection):
+        return "the end of the cordon of all machines: turnkeeper uncordon NODE" if is_cordoned(connection) else ""
+    return "the end of the cordon: turnkeeper uncordon" if file_of(connection).with_name("cordoned").exists() else ""
+
+
+def shown(read: Callable[[str], Iterable[Mapping[str, Any]]], limits: Limits, now: datetime) -> list[dict[str, Any]]:
+    """Return each queue with its limits, its turns now and in the last minute, and its fires that wait; by name.
+
+    Args:
+        read: returns the rows of a query on the runner's store.
+    """
+    since = to_us(now - timedelta(minutes=1))
+    counted = {row["name"]: row for row in read(_SHOWN.format(since=since))}
+    found = []
+    for name in sorted({*limits, *counted}):
+        row, its = counted.get(name, {"turns": 0, "waiting": 0, "begun": 0}), limits.get(name)
+        limit = {key: getattr(its, key, None) for key in ("turns_at_once", "per_minute", "priority")}
+        found.append({"name": name, **{key: row[key] for key in ("turns", "waiting", "begun")}, **limit})
+    return found
+
+
+# Only the newest entries are counted, because a history may be long.
+_SHOWN = """
+SELECT queue AS name, sum(CASE WHEN is_open AND outcome IN ('sent', 'accepted', 'running') THEN 1 ELSE 0 END) AS turns,
+  sum(CASE WHEN outcome = 'pending' THEN 1 ELSE 0 END) AS waiting,
+  sum(CASE WHEN fired_us > {since} THEN 1 ELSE 0 END) AS begun
+FROM tasks LEFT JOIN fires ON task_id = id AND (is_open OR entry_id > (SELECT max(entry_id) - 10000 FROM fires))
+WHERE queue IS NOT NULL AND state <> 'deleted' GROUP BY queue
+"""
 _QUEUES = Statement(select(tasks.c.id, tasks.c.queue).where(among(tasks.c.id, "ids"), tasks.c.queue.is_not(None)))
 _ADD = Statement(upsert(slots, [slots.c.name]))
 _LOCK = Statement(select(slots.c.until_us).where(slots.c.name == bindparam("slot")).with_for_update())

@@ -378,17 +378,14 @@ def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, footer
     if shared is None:
         show_rows(rows, _STATUS, output, name_key="process", footer=footer)
         return
-    nodes = import_module("turnkeeper.storage.nodes")
-    machines = nodes.machines(shared.processes)
+    machines, shown, queue = required("machines", shared)
     if output in {Output.JSON, Output.JSONL}:
         show_rows([*rows, *machines, {"queue": "envelopes", **shared.queue}], _STATUS, output, name_key="process")
         return
     show_rows(rows, _STATUS, output, name_key="process")
     if output is not Output.NAME:
         print()
-        show_rows(
-            machines, required("columns of machines"), output, name_key="node", footer=nodes.queue_line(shared.queue)
-        )
+        show_rows(machines, shown, output, name_key="node", footer=queue)
         note(footer)
 
 

@@ -3,7 +3,9 @@
 Everything is read from the database through a read-only connection, so every machine reports the same.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from turnkeeper.console.lists import columns
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
@@ -19,15 +21,15 @@ MOST_USED = 0.9  # the share of the server's connections above which a report is
 
 COLUMNS = columns(
     "NODE STATUS ROLES HOST VERSION LAST_BEAT=silent_s #CLOCK=offset_s #THREADS #TURNS",
-    roles=lambda row: nodes.roles_line(row["roles"]),
+    roles=lambda row: roles_line(row["roles"]),
     silent_s=lambda row: f"{nodes.span(row['silent_s'])} ago",
     offset_s=lambda row: f"{row['offset_s']:+.1f}s",
 )
 
 
-def machine_columns() -> object:
-    """Return the columns of `turnkeeper status` for machines."""
-    return COLUMNS
+def shown(cluster: nodes.Cluster) -> tuple[list[dict[str, Any]], object, str]:
+    """Return the machines, the columns of `turnkeeper status` for them, and a sentence about their queue."""
+    return machines(cluster.processes), COLUMNS, queue_line(cluster.queue)
 
 
 def findings(cluster: nodes.Cluster) -> list[Finding]:
@@ -44,7 +46,7 @@ def checks(cluster: nodes.Cluster) -> dict[str, tuple[Finding, ...]]:
 
 def of_cordons(cluster: nodes.Cluster) -> Iterator[Finding]:
     """Yield a finding if no machine takes turns because each one is cordoned."""
-    states = {row["state"] for row in nodes.current(cluster.processes) if row["role"] == "agent-runtime"}
+    states = {row["state"] for row in current(cluster.processes) if row["role"] == "agent-runtime"}
     if "cordoned" in states and "ready" not in states:
         yield Finding(process="", what="no machine takes new turns: all are cordoned", fix="turnkeeper uncordon NODE")
 
@@ -62,9 +64,7 @@ def of_inboxes(cluster: nodes.Cluster) -> Iterator[Finding]:
 
 def of_categories(cluster: nodes.Cluster) -> Iterator[Finding]:
     """Yield the categories that some machines cannot use. Other machines begin the fires of these categories."""
-    rows = [
-        row for row in nodes.current(cluster.processes) if (row["role"], row["state"]) == ("agent-runtime", "ready")
-    ]
+    rows = [row for row in current(cluster.processes) if (row["role"], row["state"]) == ("agent-runtime", "ready")]
     for what in sorted({name for row in rows for name in row["facts"] if name.startswith("category ")}):
         bad = [row for row in rows if row["facts"].get(what, nodes.UNUSABLE).startswith(nodes.UNUSABLE)]
         if 0 < len(bad) < len(rows):
@@ -106,7 +106,7 @@ def of_server(cluster: nodes.Cluster) -> Iterator[Finding]:
 
 def of_nodes(cluster: nodes.Cluster) -> Iterator[Finding]:
     """Yield the faults of the machines, and their differences."""
-    rows = nodes.current(cluster.processes)
+    rows = current(cluster.processes)
     for row in rows:
         named = f"{row['role']} of {row['name']} ({row['host']})"
         if row["state"] == "stale":
@@ -151,3 +151,81 @@ def _differences(rows: Sequence[nodes.Row]) -> Iterator[Finding]:
                 fix = "make the files equal, then restart the daemons there"
                 is_setting = what.startswith("config")
                 yield Finding(process="", what=f"{what} differs: {said}", fix=fix, degraded=not is_setting)
+
+
+def current(processes: Sequence[nodes.Row]) -> list[nodes.Row]:
+    """Return the processes without those that a later process of the same machine and role replaced."""
+    found: dict[tuple[str, str, str], list[nodes.Row]] = {}
+    for row in processes:
+        found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
+    return [
+        row
+        for rows in found.values()
+        for row in [one for one in rows if one["state"] != "stale"] or [max(rows, key=lambda one: str(one["beat_at"]))]
+    ]
+
+
+def machines(processes: Sequence[nodes.Row]) -> list[dict[str, Any]]:
+    """Return a row for each machine, ordered by name."""
+    found: dict[tuple[str, str], list[nodes.Row]] = {}
+    for row in current(processes):
+        found.setdefault((row["name"], row["host"]), []).append(row)
+    return [_machine(name, host, rows) for (name, host), rows in sorted(found.items())]
+
+
+def _machine(name: str, host: str, rows: Sequence[nodes.Row]) -> dict[str, Any]:
+    oldest = max(rows, key=lambda row: float(row["silent_s"]))
+    return {
+        "node": name,
+        "status": _status(rows),
+        "roles": [_role(row) for row in rows if row["role"] != nodes.WEB] or [nodes.WEB],
+        "host": host,
+        "version": ", ".join(sorted({row["version"] for row in rows})),
+        "beat_at": oldest["beat_at"],
+        "silent_s": oldest["silent_s"],
+        "offset_s": max((row["offset_s"] for row in rows), key=abs),
+        "threads": sum(row["threads"] for row in rows),
+        "turns": sum(row["turns"] for row in rows),
+        "processes": [
+            {name: row[name] for name in row if name not in {"name", "host", "facts"}} for row in rows
+        ],
+    }  # fmt: skip
+
+
+def _status(rows: Sequence[nodes.Row]) -> str:
+    """Return the state that all processes have, or else the states of the processes that are not ready.
+
+    >>> _status([{"role": "task-runner", "state": "ready"}, {"role": "agent-runtime", "state": "stale"}])
+    'runtime stale'
+    """
+    states = {row["state"] for row in rows}
+    if len(states) == 1:
+        return str(*states)
+    return ", ".join(sorted(f"{_role(row)} {row['state']}" for row in rows if row["state"] != "ready"))
+
+
+def _role(row: nodes.Row) -> str:
+    return str(row["role"]).rpartition("-")[2]
+
+
+def roles_line(roles: Sequence[str]) -> str:
+    """Return the roles of a machine's processes, with counts if several processes have the same role.
+
+    >>> roles_line(["runtime", "runner"]), roles_line(["runtime", "runner", "runtime"])
+    ('runner,runtime', 'runner,2 x runtime')
+    """
+    found = sorted(Counter(roles).items())
+    return ",".join(role if count == 1 else f"{count} x {role}" for role, count in found)
+
+
+def queue_line(queue: nodes.Row) -> str:
+    """Return a sentence about the waiting and quarantined envelopes.
+
+    >>> queue_line({"waiting": 2, "oldest_s": 61.0, "quarantined": 0}), queue_line({"waiting": 0, "quarantined": 1})
+    ('2 envelopes wait for a runtime, the oldest for 1m1s', 'no envelope waits; 1 is quarantined')
+    """
+    count = queue["waiting"]
+    oldest = f", the oldest for {nodes.span(queue['oldest_s'])}" if count else ""
+    said = f"{count or 'no'} envelope{' waits' if count < 2 else 's wait'}{' for a runtime' if count else ''}{oldest}"
+    aside = queue["quarantined"]
+    return f"{said}; {aside} {'is' if aside == 1 else 'are'} quarantined" if aside else said

@@ -5,12 +5,12 @@ import re
 from collections.abc import Awaitable
 from datetime import datetime, timedelta
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from turnkeeper.config.surfaces import required
 from turnkeeper.errors import NotFound, TurnkeeperError
 from turnkeeper.gateway.page import views
 from turnkeeper.gateway.page.shell import Shell, query_of
@@ -70,12 +70,10 @@ class Reads:
         shared, problem = await self._stored(self._shell.answers.cluster())
         if not shared:
             return [], f"Not known: {problem}." if problem else ""
-        nodes: Any = import_module("turnkeeper.storage.nodes")
-        machines = [
-            {**one, "roles": nodes.roles_line(one["roles"]), "ago": nodes.span(one["silent_s"])}
-            for one in nodes.machines(shared.processes)
-        ]
-        return machines, nodes.queue_line(shared.queue)
+        machines, columns, queue = required("machines", shared)
+        said = {column.header: column.value for column in columns}
+        shown = [{**one, "roles": said["ROLES"](one), "ago": said["LAST BEAT"](one)} for one in machines]
+        return shown, queue
 
     async def _stored(self, read: Awaitable[Any]) -> tuple[Any, str]:
         """Return the answer of a store, or else an empty list and the reason why the store cannot be read."""
@@ -85,12 +83,13 @@ class Reads:
             return [], str(error)
 
     async def machines(self, request: Request) -> Response:
-        """Show the daemons and, if several machines share the store, each machine and the queue."""
+        """Show the daemons and, if several machines share the store, each machine; and the queues."""
         runner = await self._ask(schedules.GetStatusRequest())
         machines, queue = await self._machines()
+        queues, unread = await self._stored(self._shell.answers.queues())
         return await self._shell.page(
             request, "machines.html", title="Machines", topics="tasks machines", runner=runner, machines=machines,
-            queue=queue,
+            queue=queue, queues=queues, unread=unread, findings=await self._shell.answers.findings(),
         )  # fmt: skip
 
     async def tokens(self, request: Request) -> Response:

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from turnkeeper.config.surfaces import offered
+from turnkeeper.config.surfaces import gathered, offered
 from turnkeeper.console.unseen import counted, in_words
 from turnkeeper.errors import MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
@@ -191,6 +191,16 @@ class Answers:
         """Return the newest decisions that were made. Raises TurnkeeperError."""
         url = self._gateway.settings.store.shared_url
         return list(await self._stored("decisions", partial(stores.decisions, self._gateway.home, url)))
+
+    async def queues(self) -> list[Any]:
+        """Return each queue with its limits and its use. Raises TurnkeeperError."""
+        settings, now = self._gateway.settings, self._gateway.clock.now()
+        where = self._gateway.home, settings.store.shared_url, settings.queues, now
+        return list(await self._stored("queues", partial(stores.queues, *where)))
+
+    async def findings(self) -> list[tuple[str, str]]:
+        """Return the findings about this machine, such as a cordon, with remedies."""
+        return await asyncio.to_thread(lambda: list(gathered("findings", self._gateway.home)))
 
     async def runs(self) -> dict[str, list[stores.Run]]:
         """Return the newest fires of each task. Raises TurnkeeperError."""

@@ -7,11 +7,12 @@ import json
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnkeeper.config.home import Home
-from turnkeeper.config.surfaces import required
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.storage.sqlite_files import reading
 from turnkeeper.times import from_us, to_us
 
@@ -134,6 +135,12 @@ def spent(home: Home, url: str, since: datetime) -> list[Spent]:
 def decisions(home: Home, url: str) -> list[Decided]:
     """Return the newest decisions, newest first. Raises TurnkeeperError."""
     return [Decided(**row) for row in _rows(home.agent_db, url, "runtime", _DECIDED)]
+
+
+def queues(home: Home, url: str, limits: Mapping[str, Any], now: datetime) -> list[Mapping[str, Any]]:
+    """Return each queue with its limits and its use, by name. Raises TurnkeeperError."""
+    read = partial(_rows, home.schedules_db, url, "runner")
+    return offered("queues of a store", read, limits, now) or []
 
 
 def runs(home: Home, url: str) -> dict[str, list[Run]]:
