@@ -150,7 +150,9 @@ class LangGraph:
                         over = turn.turn_id, turn.status
                     continue
                 engine = engine or await self._engine(request.thread_id)
-                shown = [("values", await self._values(engine, request)), ("status", {"status": turn.status})]
+                config = _config(request.thread_id, "", "")
+                values = {} if engine is None else (await engine.state(config)).values
+                shown = [("values", values), ("status", {"status": turn.status})]
                 begun = [("status", {"status": "running"})] if told[0] != turn.turn_id else []
                 told = turn.turn_id, turn.status
                 for mode, data in (*begun, *shown):
@@ -166,10 +168,6 @@ class LangGraph:
         if request.turn_id:
             return get_turn(connection, request.turn_id)
         return bearing_on_thread(connection, request.thread_id)
-
-    @staticmethod
-    async def _values(engine: Engine | None, request: wire.WatchRunRequest) -> Any:
-        return {} if engine is None else (await engine.state(_config(request.thread_id, "", ""))).values
 
     async def WithdrawThread(self, request: wire.WithdrawThreadRequest, _context: Any) -> wire.Thread:
         """Hide a thread from every list. Raises NotFound, or Conflict while one of its turns is not over."""

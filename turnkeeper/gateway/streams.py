@@ -55,7 +55,7 @@ class EventStream:
             detail = f"at most {MOST_STREAMS} streams are open at once, and {most} of one client; close another"
             await JSONResponse({"detail": detail}, 429, {"retry-after": "5"})(scope, receive, send)
             return
-        leaving = asyncio.create_task(_gone(receive))
+        leaving = asyncio.create_task(gone(receive))
         try:
             headers = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in self._headers.items()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -78,7 +78,7 @@ class EventStream:
                         {upcoming, leaving}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
                     )
                     if not done:
-                        await _send(send, self._ping)
+                        await send_part(send, self._ping)
             finally:
                 if not upcoming.done():
                     upcoming.cancel()
@@ -86,16 +86,18 @@ class EventStream:
                         await upcoming
             if leaving.done() or (piece := upcoming.result()) is None:
                 break
-            await _send(send, piece)
+            await send_part(send, piece)
         if not leaving.done():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _send(send: Any, piece: bytes) -> None:
+async def send_part(send: Any, piece: bytes) -> None:
+    """Send a part of an answer. Raises TimeoutError if the client does not take it."""
     async with asyncio.timeout(SLOWEST_S):
         await send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-async def _gone(receive: Any) -> None:
+async def gone(receive: Any) -> None:
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

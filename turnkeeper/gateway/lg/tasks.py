@@ -1,6 +1,7 @@
 """Handlers of crons, which are tasks, and of assistants: those of config.toml, and those that clients make."""
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from uuid import UUID  # noqa: TID251 - the digits come from the gateway's entropy
@@ -20,6 +21,13 @@ from turnkeeper.v1 import schedules_pb2 as runner
 
 _OURS = "assistants are declared in config.toml"
 _FIELDS = ("graph_id", "name", "description", "config", "context", "metadata")
+_SWITCHES: Mapping[tuple[bool | None, str], Any] = {  # by `enabled` and the state of the task
+    (False, "active"): runner.DisableTaskRequest,
+    (False, "paused"): runner.DisableTaskRequest,
+    (True, "disabled"): runner.EnableTaskRequest,
+    (True, "paused"): runner.ResumeTaskRequest,
+    (True, "quarantined"): runner.ResumeTaskRequest,
+}
 AWAY = 19  # more attempts to reach a daemon that is unavailable while it creates a task
 
 
@@ -240,17 +248,8 @@ async def update_cron(call: Call) -> dict[str, Any]:
     if spec != task.spec:
         change = runner.UpdateTaskRequest(name=task.id, spec=spec, revision=task.revision)
         task = (await call.ask(change)).task
-    return _cron(call, await _switched(call, task, body.get("enabled")))
-
-
-async def _switched(call: Call, task: runner.Task, enabled: object) -> Any:
-    if enabled is False and task.state in {"active", "paused"}:
-        return await call.ask(runner.DisableTaskRequest(name=task.id))
-    if enabled is True and task.state == "disabled":
-        return await call.ask(runner.EnableTaskRequest(name=task.id))
-    if enabled is True and task.state in {"paused", "quarantined"}:
-        return await call.ask(runner.ResumeTaskRequest(name=task.id))
-    return task
+    switch = _SWITCHES.get((body.get("enabled"), task.state))
+    return _cron(call, task if switch is None else await call.ask(switch(name=task.id)))
 
 
 async def delete_cron(call: Call) -> Response:

@@ -28,13 +28,13 @@ from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import Denied, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.gateway.calls import Gateway, Offered, Streams, Who
 from turnkeeper.gateway.keys import KEY, Scope
+from turnkeeper.gateway.streams import gone, send_part
 
 HEAD_S = 30.0  # seconds until an answer begins, and between its parts
 LOGIN_S = 10.0
 LONGEST_S = 3600.0
 LARGEST_ANSWER = 64 << 20
 LARGEST_CHECK = 16 << 20
-SLOWEST_S = 20.0  # seconds within which a caller must take a part of an answer
 SANDBOX = "sandbox allow-scripts allow-forms allow-popups allow-downloads; frame-ancestors 'none'"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _ODD = re.compile(rb"//|\\|%2[ef]|%5c|%00|/\.{1,2}(/|$)", re.IGNORECASE)  # two servers could read this path differently
@@ -116,7 +116,7 @@ class Project:
         has_begun, url = False, httpcore2.URL(scheme=b"http", host=b"project", port=None, target=target)
         how: Any = {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), HEAD_S)}
         asked = self.app.stream(scope["method"], url, headers=headers, content=body, extensions=how)
-        leaving = asyncio.create_task(_gone(receive))
+        leaving = asyncio.create_task(gone(receive))
         try:
             async with _bounded(HEAD_S) as until, asked as answer:
                 until.reschedule(asyncio.get_running_loop().time() + LONGEST_S)
@@ -152,14 +152,8 @@ async def _pump(answer: Any, send: Any, leaving: "asyncio.Task[None]") -> None:
         size += len(part)
         if leaving.done() or size > LARGEST_ANSWER:
             raise HTTPException(502, "the caller left, or the answer is too long")
-        async with asyncio.timeout(SLOWEST_S):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send_part(send, part)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _gone(receive: Any) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _is_passed(name: bytes, value: bytes) -> bool:
