@@ -30,7 +30,7 @@ from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import LONGEST_SUMMARY, KeyRecord, Said, TurnRecord
 from agent_runtime.store.leases import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
-from turnkeeper.storage.server.handover import OUTCOMES, notify
+from turnkeeper.storage.server.handover import OUTCOMES, STARTED, notify
 from turnkeeper.storage.statements import (
     Statement,
     among,
@@ -81,7 +81,8 @@ def add_event(
         turn: the turn whose tokens are reported and, after a success or a pause, its wake-up time.
     """
     wakes = turn is not None and state in {"SUCCEEDED", "SILENT", "PAUSED"}
-    left = {"taken": False} if announce(connection) else {}
+    said = STARTED if (state, trigger) == ("STARTED", "fire") else subject.turn_id
+    left = {"taken": False} if announce(connection, said) else {}
     _ADD_OUTCOME.run(
         connection,
         **left,
@@ -119,7 +120,7 @@ def add_review(
         _ADD_OUTCOME.run(connection, **row, state=state, at_us=to_us(at), **said, **tokens)
 
 
-def announce(connection: Connection) -> bool:
+def announce(connection: Connection, said: str = "") -> bool:
     """Number the rows that follow in the order of commits, and notify other processes. For a file, return False.
 
     Other writers that number rows of the same store wait until this transaction ends, so a reader by number misses no
@@ -127,7 +128,7 @@ def announce(connection: Connection) -> bool:
     """
     if is_shared := of_server(connection):
         number_in_order(connection)
-        notify(connection, [""], OUTCOMES)
+        notify(connection, [said], OUTCOMES)
     return is_shared
 
 

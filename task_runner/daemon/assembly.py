@@ -161,7 +161,7 @@ def _exchange(store: Store, runtime: Runtime, settings: Settings, entropy: Entro
     how = common | {"wakes": wakes} | ({} if shared else {"entropy": entropy})
     if shared:
         parts = sender, shared.follower(store, **how), shared.events(store, **how)
-        return *parts, shared.listener(store, settings.store, *parts, **common)
+        return *parts, shared.listener(store, settings.store, runtime, *parts, **common)
     return sender, outcomes.Follower(store, runtime, **how), outcomes.RuntimeEvents(store, runtime, **how), None
 
 

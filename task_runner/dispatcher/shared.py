@@ -38,7 +38,7 @@ from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.rpc.process import Failpoints, together
 from turnkeeper.storage import chain, database, nodes
-from turnkeeper.storage.server.handover import OUTCOMES, SCHEMA, TASKS, listen
+from turnkeeper.storage.server.handover import OUTCOMES, SCHEMA, STARTED, TASKS, listen
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us, to_us
 
@@ -78,7 +78,7 @@ async def opened(
     facts = {name: nodes.digest(said) for name, said in settings.common.items()}
     beat.facts = lambda: facts
     await beat.once() if daemon else await beat.set_clock()
-    return clock, store, SharedRuntime.of(store, clock, *reached), beat if daemon else None
+    return clock, store, SharedRuntime.of(store, clock, beat, *reached), beat if daemon else None
 
 
 class SharedRuntime(Runtime):
@@ -87,14 +87,15 @@ class SharedRuntime(Runtime):
     A cancel request is a row, and the runtime that owns the thread carries it out.
     """
 
+    beat: nodes.Beat
     _store: Store
     _clock: Clock
 
     @classmethod
-    def of(cls, store: Store, clock: Clock, *reached: Any) -> "SharedRuntime":
+    def of(cls, store: Store, clock: Clock, beat: nodes.Beat, *reached: Any) -> "SharedRuntime":
         """Return the runtimes that share a store. `reached` are the arguments of :class:`Runtime` for this machine."""
         made = cls(*reached)
-        made._store, made._clock = store, clock
+        made._store, made._clock, made.beat = store, clock, beat
         return made
 
     async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
@@ -118,11 +119,12 @@ class Listener:
     """
 
     def __init__(
-        self, store: Store, settings: StoreSettings, sender: "SharedHandover", follower: "SharedFollower",
-        events: "SharedRuntimeEvents", *, clock: Clock, log: EventLog,
+        self, store: Store, settings: StoreSettings, runtime: SharedRuntime, sender: "SharedHandover",
+        follower: "SharedFollower", events: "SharedRuntimeEvents", *, clock: Clock, log: EventLog,
     ) -> None:  # fmt: skip
+        """Leave news about a turn to one runner, by the beats of `runtime`."""
         self._store, self._settings, self._clock, self._log = store, settings, clock, log
-        self._sender, self._follower, self._events = sender, follower, events
+        self._sender, self._follower, self._events, self._beat = sender, follower, events, runtime.beat
         self._wake_us, self._looked_at = None, clock.now()  # type: int | None, datetime
 
     async def run(self) -> None:
@@ -136,8 +138,9 @@ class Listener:
         )
         await together(heard, self._look_on())
 
-    def _heard(self, channel: str, _said: str) -> None:
-        self._sender.looking.set()
+    def _heard(self, channel: str, said: str) -> None:
+        if said != STARTED and (not said or self._beat.is_first_for(said)):
+            self._sender.looking.set()
         if channel == TASKS:
             self._sender.asking.set()
 
@@ -213,7 +216,8 @@ class SharedHandover:
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Hand over until cancelled."""
+        """Hand over until cancelled. The parts of this process then serve authors' changes, so no other is told."""
+        self._store.tells = False
         await self._planned.wait()
         while True:
             self.work.clear()

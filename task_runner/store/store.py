@@ -210,7 +210,7 @@ class Store:
         In a shared store, `recorder` signs this process's records. `read_only` and `how` are those of `Database`.
         """
         self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS, read_only=read_only, **how)
-        self._at_home = at_home
+        self._at_home, self.tells = at_home, True
         self._clock = clock or SystemClock()
         if recorder is not None:
             self._database.check = nodes.refuse_restored(self._clock)
@@ -226,10 +226,11 @@ class Store:
         return await self._database.run(lambda connection: work(Session(connection, self._clock.now, self._at_home)))
 
     async def change(self, work: Callable[[Session], T]) -> T:
-        """Run an author's change as :meth:`run` does. Notify other runners of the database."""
+        """Run an author's change as :meth:`run` does. Notify the runners, unless one of them is in this process."""
 
         def told(session: Session) -> T:
-            session.tell()
+            if self.tells:
+                session.tell()
             return work(session)
 
         return await self.run(told)

@@ -174,9 +174,7 @@ def _node(row: Row, at: int) -> Node:
 
 def silent(found: Sequence[Node]) -> list[Node]:
     """Return the newest process of each machine that has been silent for long."""
-    newest: dict[tuple[str, str], Node] = {}
-    for node in sorted(found, key=lambda node: node.beat_at):
-        newest[node.name, node.host] = node
+    newest = {(node.name, node.host): node for node in sorted(found, key=lambda node: node.beat_at)}
     return [node for node in newest.values() if node.silent_s >= ALERT_AFTER_S]
 
 
@@ -233,7 +231,7 @@ class Beat:
         on_gone: alerts the author to a machine that is gone; called with the newest process of that machine.
         on_seen: called at each beat with all processes, and the time.
         lacking: digests that other processes of the same role had at the last beat and this process lacks.
-        others: the facts of the other processes of the same role that were not draining at the last beat.
+        alike: the other processes of the same role that ran at the last beat and were not draining.
         lost: the number of machines that had been silent for long at the last beat.
     """
 
@@ -250,7 +248,7 @@ class Beat:
         self.on_seen: Callable[[Sequence[Node], datetime], object] = lambda _found, _at: None
         self._steady_since = self._last = clock.monotonic()
         self.lacking = frozenset[str]()
-        self.others: Sequence[Mapping[str, str]] = ()
+        self.alike: Sequence[Node] = ()
         self.lost = 0
 
     async def run(self) -> None:
@@ -275,9 +273,8 @@ class Beat:
         said = {"facts_json": json.dumps(facts, sort_keys=True), "owner": self.owner(), "offset_us": offset_us}
         asked = self._clock.monotonic()
         at, found = await self._transact(Query(partial(self._nodes.beat, node=self._node | said)))
-        alike = [each for each in self._others_of(found) if each.lives]
+        alike = self.alike = [each for each in self._others_of(found) if each.lives and not each.draining]
         self.lacking = lacking(facts, [each.facts for each in alike if CORDONED not in each.facts])
-        self.others = [each.facts for each in alike if not each.draining]
         self.lost = len(silent(found))
         self.on_seen(found, from_us(at))
         was_set_s = abs((from_us(at) - self._clock.now()).total_seconds())
@@ -285,6 +282,11 @@ class Beat:
         before, self._last = self._last, self._clock.monotonic()
         if max(self._last - before, was_set_s) > GONE_AFTER_S:
             self._steady_since = self._last
+
+    def is_first_for(self, key: str) -> bool:
+        """Return True if, of the processes of this role, this one is to look first at what waits under a key."""
+        able = (each.node_id for each in self.alike if CORDONED not in each.facts)
+        return digest([key, self._node["node_id"]]) > max((digest([key, one]) for one in able), default="")
 
     async def set_clock(self) -> None:
         """Set this process's clock by the database's clock. Write nothing."""
@@ -427,16 +429,10 @@ def _read(rows: Callable[[str], Sequence[Row]]) -> Cluster:
 
 def _process(row: Row) -> dict[str, Any]:
     silent_s = float(row["silent_s"])
-    lives = silent_s < GONE_AFTER_S
+    running = "draining" if row["draining"] else "cordoned" if row["cordoned"] else "ready"
     return {
         **{name: row[name] for name in ("node_id", "name", "host", "role", "version", "threads", "turns")},
-        "state": "stale"
-        if not lives
-        else "draining"
-        if row["draining"]
-        else "cordoned"
-        if row["cordoned"]
-        else "ready",
+        "state": running if silent_s < GONE_AFTER_S else "stale",
         "started_at": rfc3339(from_us(row["started_us"])),
         "beat_at": rfc3339(from_us(row["beat_us"])),
         "silent_s": round(silent_s, 1),

@@ -54,7 +54,7 @@ def open_mailboxes(
     ownership.lacks = lambda data: _lacked(data, categories, basis.graphs.catalog)
     if basis.beat is not None:
         beat, digests, catalog = basis.beat, _digests_of_graphs(basis), basis.graphs.catalog
-        ownership.lacking, ownership.others = lambda: beat.lacking, lambda: beat.others
+        ownership.lacking, ownership.others = lambda: beat.lacking, lambda: [each.facts for each in beat.alike]
         store.right.digest_of_graph = lambda name: digests.get(f"graph {catalog.graph_of(name)}", "")
         basis.beat.on_gone = partial(nodes.alert, basis.home, basis.log.emit)
         basis.beat.on_seen = partial(nodes.date_alerts, basis.home)
@@ -64,7 +64,7 @@ def open_mailboxes(
         basis.log.emit("store.unreachable", reason=why)
 
     async def say(channel: str, *texts: str) -> None:
-        await basis.database.run(partial(_tell_all, channel, texts))
+        await basis.database.read(partial(_tell_all, channel, texts))
 
     node = basis.entropy.hex(12)
     relay = Relay(live, say, basis.clock, node=node)
@@ -77,7 +77,10 @@ def open_mailboxes(
         if channel in {FOLLOWED, WORDS}:
             relay.heard(channel, said)
             return
-        for signal_ in (arrived, store.events, store.conversations):
+        of_others = said and said not in ownership.held and basis.beat and not basis.beat.is_first_for(said)
+        if channel != OUTCOMES and not of_others:
+            arrived.notify()
+        for signal_ in (store.events, store.conversations):
             signal_.notify()
 
     async def listening() -> None:

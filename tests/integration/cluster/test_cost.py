@@ -65,8 +65,8 @@ class Cost(NamedTuple):
 
 
 MOST_IDLE = Cost(5, 1.6)  # of a machine with both daemons, each second
-MOST_OF_A_TURN = Cost(215, 19)  # with its fire and one call of a tool
-MOST_OF_A_TURN_OF_TWO = Cost(240, 20)  # of a turn if there is a further machine
+MOST_OF_A_TURN = Cost(195, 18.5)  # with its fire and one call of a tool
+MOST_OF_A_TURN_OF_TWO = Cost(197, 18.5)  # of a turn if there is a further machine
 MOST_OF_A_FIRE = Cost(7.5, 0.08)  # of many that are due at once
 
 

@@ -12,8 +12,12 @@ from task_runner.daemon.assembly import Runner, assemble, call
 from task_runner.dispatcher import shared
 from tests.integration.cluster.shared import Cluster
 from tests.support.clock import look_again
+from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
+from turnkeeper.storage import nodes, schema_revision
+from turnkeeper.storage.database import Database
 from turnkeeper.storage.server import handover
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -121,3 +125,22 @@ async def test_a_look_wakes_only_the_parts_that_have_work(cluster: Cluster) -> N
         cluster.sql.execute(b"DELETE FROM runtime.owners")
         cluster.sql.execute(b"DELETE FROM runtime.envelopes")
         assert await woken() == {"sending", "events"}, "without a runtime, fires stay in the ledger"
+
+
+async def test_of_the_processes_that_can_work_one_looks_first_at_what_waits_under_a_key(cluster: Cluster) -> None:
+    database = Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"])
+    of: dict[str, Any] = {"run": database.run, "clock": SharedClock()}
+    made = [nodes.Beat(**of, node_id=name, name=name, role="agent-runtime") for name in "abcd"]
+    other = nodes.Beat(**of, node_id="e", name="e", role="task-runner")
+    made[2].facts = lambda: {nodes.CORDONED: "since 9"}
+    for beat in (*made, other):
+        await beat.once()
+    await made[3].drain()
+    for beat in made[:3]:
+        await beat.once()
+    keys = [f"turn-{number}" for number in range(100)]
+    first = [[beat.is_first_for(key) for beat in made[:2]] for key in keys]
+    assert all(sum(each) == 1 for each in first), "one of those that are neither cordoned nor draining"
+    assert {each.index(True) for each in first} == {0, 1}, "each gets some"
+    assert all(map(other.is_first_for, keys)), "it is the only one of its role"
+    database.close()

@@ -26,6 +26,7 @@ from turnkeeper.times import to_us
 SCHEMA = "runtime"  # the schema of the runtime's tables in a shared database
 NEWS = "turnkeeper_envelopes"  # the channel that tells of waiting envelopes
 OUTCOMES = "turnkeeper_outcomes"  # the channel that tells of turn events, or of events inside turns
+STARTED = "started"  # the text on that channel that tells of the start of a fire's turn, which no runner waits for
 TASKS = "turnkeeper_tasks"  # the channel that tells that an author has changed tasks
 FOLLOWED = "turnkeeper_followed"  # the channel that tells that a client follows a conversation
 WORDS = "turnkeeper_words"  # the channel that sends the present output of a turn
