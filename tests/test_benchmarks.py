@@ -68,7 +68,7 @@ def section(gated: dict[str, list[float]] | None = None) -> Section:
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let there be one part that measures nothing, and a folder for what is written."""
-    monkeypatch.setattr(bench, "PARTS", {"register": ("Registering", lambda _times: section({APPLY: [30.0, 31.0]}), 1)})
+    monkeypatch.setattr(bench, "PARTS", {"register": ("Registering", lambda _times: section({APPLY: [40.0, 41.0]}), 1)})
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "RESULTS.md")
     monkeypatch.setattr(bench, "BUSY", tmp_path / "busy.md")
     return tmp_path / "RESULTS.md"
@@ -122,8 +122,8 @@ def test_the_results_begin_with_the_gates_and_keep_the_verdicts_of_other_parts(r
     assert run(monkeypatch) == 0
     text = results.read_text()
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Gates", "## Registering"]
-    assert f"| {APPLY} | 30.50 (30.00 to 31.00) | ≥ 25 | reached |" in text
-    assert f"| {HELP} | 0.80 (0.80 to 0.80) | ≤ 0.7 | missed |" in text
+    assert f"| {APPLY} | 40.50 (40.00 to 41.00) | ≥ 40 | reached |" in text
+    assert f"| {HELP} | 0.80 (0.80 to 0.80) | ≤ 0.55 | missed |" in text
     assert "| 5,000 due at once, ours / huey | not measured |" in text
 
 
