@@ -42,7 +42,7 @@ def _one_of(what: str, known: tuple[str, ...]) -> AfterValidator:
     return AfterValidator(check)
 
 
-_Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+_Name = Annotated[str, StringConstraints(pattern=r"(?x)^[a-z][a-z0-9-]{0,63}$ # a letter, then up to 63 of a-z0-9-")]
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 

@@ -52,9 +52,11 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 36
 WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400)]
 
 # The form of a thread's id. The id ends with a task's name, which must not look like a path.
-GraphName = Annotated[str, Field(pattern=r"^[!-.0-~](?:[ -.0-~]{0,61}[!-.0-~])?$")]
+GraphName = Annotated[str, Field(pattern=r"(?x)^[!-.0-~](?:[\x20-.0-~]{0,61}[!-.0-~])?$ # 1 to 63 of ASCII, but no /")]
 # Names have no underscore, so that a model never sees two tools of different servers under the same name.
-ServerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,23}$")]
+ServerName = Annotated[str, Field(pattern=r"(?x)^[A-Za-z][A-Za-z0-9-]{0,23}$ # a letter, then up to 23 of a-z, 0-9, -")]
+Origin = Annotated[str, Field(pattern=r"(?x)^(https://[a-z0-9.-]+(:[0-9]{1,5})?)?$ # https://NAME or https://NAME:443")]
+PageOrigin = Annotated[str, Field(pattern=r"(?x)^https?://[a-z0-9.-]+(:[0-9]{1,5})?$ # http://NAME or http://NAME:80")]
 
 
 class _Section(BaseModel):
@@ -155,7 +157,7 @@ class WatchdogSettings(_Section):
     command: str = Field("", description="shell command that alerts you; the text is in TURNKEEPER_TEXT")
     webhook: str = Field(
         "",
-        pattern=r"^([a-z][a-z0-9+.-]*://\S+)?$",
+        pattern=r"(?x)^([a-z][a-z0-9+.-]*://\S+)?$ # a URL, such as https://HOST/PATH",
         description="URL to POST alerts to as JSON, without a command or when it fails; other schemes go to apprise",
     )
     announce: bool = Field(False, description="also report on these routes when agent-runtime is up after a start")
@@ -258,10 +260,8 @@ class WebSettings(_Section):
     port: int = Field(7373, ge=1, le=65_535, description="where it listens")
     bind: str = Field("127.0.0.1", description="the address; any other than 127.0.0.1 needs insecure_bind")
     insecure_bind: bool = Field(False, description="listen on `bind`: only behind a proxy of yours that speaks TLS")
-    public_origin: str = Field(
-        "", pattern=r"^(https://[a-z0-9.-]+(:[0-9]{1,5})?)?$", description="its URL on such a proxy: https://NAME"
-    )
-    origins: tuple[Annotated[str, Field(pattern=r"^https?://[a-z0-9.-]+(:[0-9]{1,5})?$")], ...] = Field(
+    public_origin: Origin = Field("", description="its URL on such a proxy: https://NAME")
+    origins: tuple[PageOrigin, ...] = Field(
         (), description="other pages that may use the LangGraph API and MCP from a browser: http://localhost:3000"
     )
     langgraph_category: str = Field("loop", description="the category of LangGraph clients' crons that name none")
@@ -284,7 +284,7 @@ class ProjectSettings(_Section):
     )
 
 
-Address = Annotated[str, Field(pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$")]
+Address = Annotated[str, Field(pattern=r"(?x)^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$ # HOST:PORT")]
 
 
 class PeerSettings(_Section):
@@ -345,7 +345,7 @@ class McpSettings(_Section):
 
 
 # An address has no user, query or fragment, because each may contain a key, and addresses are shown.
-ServerUrl = Annotated[str, Field(pattern=r"^(https?://[^\s@?#]+)?$")]
+ServerUrl = Annotated[str, Field(pattern=r"(?x)^(https?://[^\s@?\#]+)?$ # an http or https URL without @, ? and #")]
 _TELLING = re.compile(r"(key|token|secret|password|credentials?|authorization|cookie)$", re.IGNORECASE)
 
 
@@ -382,7 +382,7 @@ class TracesSettings(_Section):
     enabled: bool = Field(False, description="make traces and send them")
     endpoint: str = Field(
         "",
-        pattern=r"^(https?://\S+)?$",
+        pattern=r"(?x)^(https?://\S+)?$ # an http or https URL",
         description="OTLP over HTTP: http://127.0.0.1:4318/v1/traces; empty: that of OTEL_EXPORTER_OTLP_…, else this",
     )
     content: bool = Field(False, description="send prompts, answers, and arguments and results of tools with them")

@@ -64,7 +64,7 @@ class TomlFile:
         return []
 
     def _mistake(self, one: Any, at: Location) -> InvalidInput:
-        return InvalidInput(_reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"])))
+        return InvalidInput(reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"])))
 
     def where(self, at: Location) -> str:
         """Return `file:line: key` for a position in the file. If its line is unknown, use the nearest one around it."""
@@ -201,9 +201,10 @@ def line_of(text: str, at: Location) -> int:
     return best
 
 
-def _reason(kind: str, message: str) -> str:
+def reason(kind: str, message: str) -> str:
+    """Return a validation error in words; those of a pattern stand in its comment."""
     plain = {"extra_forbidden": "unknown key", "missing": "required key is missing"}
-    said = message.removeprefix("Value error, ")
+    said = re.sub(r".*\$ # (.+)'$", r"should be \1", message.removeprefix("Value error, "))
     return plain.get(kind, said[:1].lower() + said[1:])
 
 

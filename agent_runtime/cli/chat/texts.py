@@ -15,7 +15,6 @@ from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LONGEST_ANSWER = 1000
-_LONGEST_NAME = 100  # characters of a field's name that a cut can divide
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ON_TIME_S = 60.0  # smaller delays are not reported as late
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
@@ -83,8 +82,8 @@ def fields_text(text: str, role: str = "agent") -> str:
 
 
 def _before_cut(text: str) -> Any:
-    """Return the part of a JSON object before its cut; an empty object if the text is not the beginning of one."""
-    whole = (text[:end] + _ends(text[:end]) for end in range(len(text), max(len(text) - _LONGEST_NAME, 0), -1))
+    """Return the part of a JSON object before its cut, without a name that is cut; an empty object for other texts."""
+    whole = (text[:end] + _ends(text[:end]) for end in range(len(text), max(len(text) - LONGEST_ARGUMENT, 0), -1))
     return next(filter(None, map(parsed, whole)), {})
 
 

@@ -20,6 +20,7 @@ from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.started import changes, read_start, settings_now
+from turnkeeper.config.toml_file import reason
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.constellation.delivery import hosts, outbox, targets
@@ -105,7 +106,7 @@ def add(
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
         where = ".".join(map(str, found["loc"])) or "deliver add"
-        raise InvalidInput(str(found["msg"]).removeprefix("Value error, "), where=where) from error
+        raise InvalidInput(reason(found["type"], found["msg"]), where=where) from error
     _check_url(made, settings.delivery.allow)
     targets.add(place, name, made)
     record_act(place.logs, _PROCESS, "deliver add", f"{name} {made.way}", clock)

@@ -52,8 +52,8 @@ class Target(BaseModel):
     on: tuple[Kind, ...] = Field(KINDS, min_length=1)
     tasks: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
-    quiet: Annotated[str, StringConstraints(pattern=r"^([0-2]\d:[0-5]\d-[0-2]\d:[0-5]\d)?$")] = ""
-    digest: Annotated[str, StringConstraints(pattern=r"^([0-2]\d:[0-5]\d)?$")] = ""
+    quiet: Annotated[str, StringConstraints(pattern=r"(?x)^([0-2]\d:[0-5]\d-[0-2]\d:[0-5]\d)?$ # HH:MM-HH:MM")] = ""
+    digest: Annotated[str, StringConstraints(pattern=r"(?x)^([0-2]\d:[0-5]\d)?$ # HH:MM")] = ""
     timezone: str = ""
 
     @model_validator(mode="after")

@@ -209,8 +209,8 @@ class Answers:
 
     async def failing(self) -> list[Any]:
         """Return the targets whose deliveries fail, as `status` reports them. Raises TurnkeeperError."""
-        read = partial(offered, "failing deliveries", self._gateway.home)
-        return list(await self._stored("deliveries", lambda: [*(read() or ())]))
+        found = await self._stored("deliveries", lambda: [*(offered("failing deliveries", self._gateway.home) or ())])
+        return list(found)
 
     async def prices(self) -> Any:
         """Return the prices of the home. None if its settings have none."""

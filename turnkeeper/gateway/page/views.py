@@ -245,11 +245,9 @@ def stopped_by_budget(tasks: Iterable[schedules.Task]) -> list[tuple[schedules.T
 
 def still_wait(tasks: Iterable[schedules.Task], asked: Iterable[agents.Interrupt]) -> list[schedules.Task]:
     """Return the tasks whose open fire waits. Omit a task whose questions are answered, before its runner knows it."""
-    pending = {name for one in asked for name in (one.task_name, one.thread_id)}
+    asks = {name for one in asked for name in (one.task_name, one.thread_id)}
     open_ = (one for one in tasks if one.waits_for)
-    return [
-        one for one in open_ if "approvals list" not in one.waits_for or pending & {one.spec.name, one.spec.thread_id}
-    ]
+    return [one for one in open_ if "approvals list" not in one.waits_for or asks & {one.spec.name, one.spec.thread_id}]
 
 
 def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:

@@ -2,11 +2,13 @@
 
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from agent_runtime.permissions.categories import CategoryFile
 from turnkeeper.config.home import Home, locate
 from turnkeeper.config.settings import (
     AgentSettings,
@@ -18,7 +20,8 @@ from turnkeeper.config.settings import (
     effective,
     load_settings,
 )
-from turnkeeper.config.toml_file import read_toml
+from turnkeeper.config.toml_file import read_toml, reason
+from turnkeeper.constellation.delivery.targets import Target
 from turnkeeper.constellation.install.init import config_text
 from turnkeeper.errors import InvalidInput
 
@@ -81,6 +84,11 @@ def test_the_config_that_init_writes_names_every_section_and_every_key() -> None
         ("[notify]\non = ['everything']\n", ":2: notify.on", "input should be"),
         ("[store]\nurl = 'postgresql://h/d'\n[node]\nroles = ['web']\n", ":4: node.roles", "should be 'runner' or"),
         ("[node]\nroles = ['runner']\n", ":1: node", "set [store] url"),
+        (
+            "[web]\npublic_origin = 'http://x.org'\n",
+            ":2: web.public_origin",
+            "should be https://NAME or https://NAME:443",
+        ),
         ("[store]\nurl = 'postgresql://h/d'\n[node]\nroles = []\n", ":3: node", "nothing would run"),
         ("[a]\n[a]\n", "", "not valid TOML"),
         ("x = " + "[" * 40 + "]" * 40, "", "nested deeper"),
@@ -92,6 +100,24 @@ def test_a_mistake_is_named_by_file_line_and_key(home: Home, text: str, where: s
         load_settings(home)
     assert refused.value.where == f"{home.config}{where}"
     assert what in refused.value.what
+
+
+def patterns(value: object) -> Iterator[str]:
+    """Yield the patterns in a schema of JSON."""
+    for key, inside in (
+        value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    ):
+        yield from [inside] if key == "pattern" and isinstance(inside, str) else patterns(inside)
+
+
+def test_no_mistake_shows_a_pattern() -> None:
+    """Each pattern of a setting, a category and a delivery has the words for people in its comment."""
+    found = [one for model in (Settings, CategoryFile, Target) for one in patterns(model.model_json_schema())]
+    assert len(found) >= 10
+    for pattern in found:
+        said = reason("string_pattern_mismatch", f"String should match pattern '{pattern}'")
+        assert said == f"should be {pattern.rpartition('$ # ')[2]}"
+        assert "^" not in said
 
 
 def test_a_table_that_stands_there_twice_is_named_with_what_to_do(home: Home) -> None:
