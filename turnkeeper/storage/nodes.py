@@ -179,8 +179,9 @@ def silent(found: Sequence[Node]) -> list[Node]:
 
 
 def is_cordoned(connection: Connection) -> bool:
-    """Return True if each machine that may run turns is cordoned."""
-    return bool(connection.exec_driver_sql(_ALL_CORDONED).scalar())
+    """Return True if each machine that may run turns is cordoned. A database without runtimes has no cordon."""
+    has_runtimes = connection.exec_driver_sql("SELECT to_regclass('runtime.meta') IS NOT NULL").scalar()
+    return bool(has_runtimes and connection.exec_driver_sql(_ALL_CORDONED).scalar())
 
 
 def name_of(settings: NodeSettings) -> str:
