@@ -11,7 +11,7 @@ PACKAGES := turnkeeper task_runner agent_runtime
 # The page's server and others give way to the daemons. Under workers of normal priority they would get next to no time.
 TESTS := nice -n 19 $(BIN)/python -m
 
-.PHONY: demo demo-cluster test test-clients test-postgres test-langgraph-suite check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock simulate fit test-fit test-fit-short format clean
+.PHONY: demo demo-cluster test test-clients test-postgres test-langgraph-suite check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock simulate schedules fit test-fit test-fit-short format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/python -m examples.demo
@@ -69,6 +69,9 @@ chaos: $(READY)  ## Faults of the machine under load on a small disk, then the c
 SEEDS ?= 0:20
 simulate: $(READY)  ## Both daemons in virtual time under faults, by seeds; prints the smallest script of a seed that fails.
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(SIMULATE_ARGS)
+
+schedules: $(READY)  ## Units of several sessions of PostgreSQL, in the orders of statements that seeds draw.
+	@SEEDS=$(SEEDS) $(TESTS) pytest --database postgres --timeout 3600 tests/integration/cluster/test_schedules.py
 
 chaos-cluster: $(READY)  ## Kills, stops, cuts and restarts of a cluster under load for MINUTES, then the checker.
 	@$(BIN)/python -m tests.integration.cluster.chaos --minutes $(MINUTES) $(CHAOS_ARGS)

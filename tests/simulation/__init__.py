@@ -4,7 +4,7 @@ What is real: the assemblies of the runner and the runtime with all their parts,
 its files, the files of envelopes, the bytes on the wire. What is not: time (:mod:`loop`), threads (a batch of a store
 is a step of the loop, :mod:`processes`), sockets (:mod:`transport`), the answers of the graph. A process dies at any
 await and starts again; connections break, hang, and lose answers; writes and syncs fail (:mod:`disk`); clocks step. Many faults aim at points of the protocol (:mod:`points`):
-send, accept, claim, checkpoint, outcome, archive. A power cut loses what was not synced (:mod:`power`).
+send, accept, claim, tool, checkpoint, outcome, archive. A power cut loses what was not synced (:mod:`power`).
 
     python -m tests.simulation --seeds 0:100                    all kinds of faults, some forty in five minutes
     python -m tests.simulation --seeds 0:9 --minutes 30 --between 40 --works 360   the same number in half an hour

@@ -16,6 +16,7 @@ SQLite too. These are added:
     S12 each question is decided as its author was told, or expired after its time; what was approved was done, once
     S14 the chains of records verify: none was changed, left out or added
     S13 a loop has one fire at a time, waits for its pause after each turn, and goes on to the end
+    S15 a turn that was cancelled before it began says nothing
     S10 the event log tells of each turn's start, and of each fire's end, what the stores tell
 """
 
@@ -50,7 +51,7 @@ _QUERIES = {
     "triggers": "SELECT entry_id, event, event_id, task_id, cause FROM runner.triggers",
     "approved": "SELECT turn_id, interrupt_id, decision, status, tool, expires_at_us, resolved_at_us"
     " FROM runtime.interrupts ORDER BY number",
-    "turns": "SELECT turn_id, number, fire_id, attempt, thread_id, status, category, grant_json, trigger, error,"
+    "turns": "SELECT turn_id, number, fire_id, attempt, thread_id, status, category, grant_json, trigger, error, tries,"
     " started_at_us, ended_at_us, nominal_at_us, due_at_us FROM runtime.turns ORDER BY number",
     "messages": "SELECT turn_id, position, role, text, tool_call_id, tool_calls_json FROM runtime.messages"
     " ORDER BY turn_id, position",
@@ -79,6 +80,7 @@ class History:
         follows: by the names of tasks: the task that each follows.
         listens: the tasks that listen for events of programs.
         loops: by the names of loops: the seconds that each waits after a turn.
+        withdrawn: the turns that were cancelled before they began.
         deaths: how often the runtime died. A turn that meets five deaths is given up.
         records: the chained and signed records of both stores, as `turnkeeper audit export` prints them.
     """
@@ -93,6 +95,7 @@ class History:
     follows: dict[str, str] = field(default_factory=dict)
     listens: frozenset[str] = frozenset()
     loops: dict[str, int] = field(default_factory=dict)
+    withdrawn: Sequence[str] = ()
     deaths: int = 0
     records: list[Record] = field(default_factory=list)
 
@@ -271,8 +274,8 @@ def _s8_envelopes(history: History) -> Iterator[str]:
 
 
 def _is_given_up(history: History, turn: Record) -> bool:
-    """Return whether a turn met as many deaths of its process as the runtime tries it."""
-    return history.deaths >= MOST_TRIES and turn["error"] == GIVEN_UP
+    """Return whether a turn met as many deaths of its process as the runtime tries it, or failed at its last try."""
+    return history.deaths >= MOST_TRIES and turn["status"] == "failed" and turn["tries"] >= MOST_TRIES
 
 
 def _s9_reasons_of_failures(history: History) -> Iterator[str]:
@@ -362,6 +365,12 @@ def _s14_records_verify(history: History) -> Iterable[str]:
     return verify.check(history.records).faults
 
 
+def _s15_cancelled_before_it_began(history: History) -> Iterator[str]:
+    said = {row["turn_id"] for row in history.rows["messages"] if row["role"] == "agent"}
+    for turn_id in said.intersection(history.withdrawn):
+        yield f"{turn_id} ran, and was cancelled before it began"
+
+
 RULES: Sequence[Callable[[History], Iterable[str]]] = (
     _s1_everything_ends,
     _s2_each_time_once,
@@ -377,4 +386,5 @@ RULES: Sequence[Callable[[History], Iterable[str]]] = (
     _s12_questions_are_decided,
     _s13_loops_go_on,
     _s14_records_verify,
+    _s15_cancelled_before_it_began,
 )

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
+from agent_runtime.store.idempotency import Transactions
 from tests.simulation.loop import NODE
 from turnkeeper.rpc.process import Failpoints
 
@@ -17,6 +19,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "send": ("runner.committed", "runner.handed", "runner.sent"),
     "accept": ("runtime.linked", "runtime.accepted", "runner.receipt"),
     "claim": ("runtime.renamed", "runtime.claimed", "runtime.started"),
+    "tool": ("runtime.wrote",),
     "checkpoint": ("runtime.saved",),
     "outcome": ("runtime.finished", "runtime.recorded", "runtime.stored", "runner.stored"),
     "archive": ("runtime.archived",),
@@ -80,5 +83,14 @@ class Points:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Make the failpoints of the daemons points of this run within the block."""
-        with patch.object(Failpoints, "reach", lambda _failpoints, name: self.reach(name)):
+        wrote = Transactions.wrote
+
+        def passed(transactions: Transactions, *given: Any) -> None:
+            self.reach("runtime.wrote")
+            wrote(transactions, *given)
+
+        with (
+            patch.object(Failpoints, "reach", lambda _failpoints, name: self.reach(name)),
+            patch.object(Transactions, "wrote", passed),
+        ):
             yield

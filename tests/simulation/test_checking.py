@@ -264,6 +264,11 @@ def deny(history: History) -> None:
     asked[at] = replace(asked[at], said="reject" if asked[at].said == "approve" else "approve")
 
 
+def cancel_before(history: History) -> None:
+    """Let somebody have cancelled a turn that ran before it began."""
+    history.withdrawn = [turn_of(history, entries(history)[1])["turn_id"]]
+
+
 PLANTS: dict[str, tuple[str, Plant]] = {
     "a fire that never ends": ("S1", change(is_open=1, outcome="running")),
     "a task that was taken out of service": ("S1", quarantine_task),
@@ -327,6 +332,7 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "a loop that stopped": ("S13", end_loop),
     "a record that was changed": ("S14", forge_record),
     "a record that is lost": ("S14", lose_record),
+    "a turn that ran though it was cancelled before": ("S15", cancel_before),
     "a turn that never ended": ("C8", turn(status="running")),
     "an accepted fire without a turn": ("C3", lose_trace),
     "an event of a turn that no runner took in": ("C8", alter("told", {"taken": 0})),

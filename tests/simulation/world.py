@@ -90,6 +90,7 @@ class World:
         self.violations: list[Violation] = []
         self.stuck: list[str] = []
         self._paused_us = 0
+        self._healed = asyncio.Event()
         self._away: dict[str, float] = {}  # by process: until when it stays dead
 
     async def main(self) -> None:
@@ -135,6 +136,7 @@ class World:
             self.home,
             {task.name: task.every_s for task in self.script.tasks if task.is_scheduled},
             asked=self.people.asked,
+            withdrawn=self.people.withdrawn,
             follows={task.name: task.after for task in self.script.tasks if task.after},
             listens=frozenset(task.name for task in self.script.tasks if task.on),
             loops={task.name: task.every_s for task in self.script.tasks if task.is_loop},
@@ -164,7 +166,8 @@ class World:
             process.die()  # its connections break, however it died
             rest_s = min(2 * rest_s, MOST_REST_S) if self.loop.time() - began < MOST_REST_S else LEAST_REST_S
             until = max(self._away.get(process.name, 0.0), self.loop.time() + rest_s)
-            await self._until(until)
+            await self.clock.wait(self._healed, until - self.loop.time())
+            await self.clock.sleep(0.1 if self._healed.is_set() else 0.0)
             if self.loop.time() >= self._away.get(process.name, 0.0):
                 began = self.loop.time()
                 process.start()
@@ -241,6 +244,7 @@ class World:
         self.disk.heal()
         self.network.delays.may_be_long = self.loop.disk.may_be_long = False
         self._away.clear()
+        self._healed.set()
         for process in self.processes.values():
             process.node.die_in = None
 

@@ -50,7 +50,7 @@ SPEC = wire.TaskSpec(
     catch_up="skip",
 )
 TABLES = ("runner.tasks", "runner.revisions", "runner.fires", "runner.outbox", "runner.events", "runner.triggers")
-TABLES += ("runner.slots", "runner.audit", "runtime.envelopes", "runtime.turn_events")
+TABLES += ("runner.slots", "runner.stoppages", "runner.audit", "runtime.envelopes", "runtime.turn_events")
 # All that units leave, without the numbers of ledger entries, which say only who was first to ask for one.
 LEFT = (
     "SELECT to_jsonb(t) - 'tail_entry', (SELECT to_jsonb(f) - 'entry_id' FROM runner.fires f"
@@ -129,7 +129,7 @@ class Party(NamedTuple):
     """A session of the database, its gate, and the server's process for it."""
 
     database: Database
-    gate: Gate
+    gate: Any
     pid: int
 
     def begin(self, unit: Unit) -> "Future[Any]":
@@ -140,8 +140,8 @@ class Party(NamedTuple):
         return self.database.submit(work)
 
 
-def party(place: str, migrations: str = MIGRATIONS) -> Party:
-    database, gate = Database(place, migrations=migrations), Gate()
+def party(place: str, migrations: str = MIGRATIONS, gate: Any = None) -> Party:
+    database, gate = Database(place, migrations=migrations), gate or Gate()
 
     class Stepped(psycopg.Cursor[Any]):
         def execute(self, *given: Any, **how: Any) -> Any:
