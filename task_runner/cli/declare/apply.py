@@ -88,8 +88,10 @@ def _apply(chosen: Runner, declared: list[Any], request: wire.ApplyTasksRequest)
         return chosen.call(request).applied
     except InvalidInput as error:
         name, _, field = error.where.rpartition(": ")
-        named = [each for each in declared if each.spec.name == name] if name else declared
-        if len(named) == 1:
+        # Names of categories, graphs and agents are checked for all tasks at once: find the first task with this value.
+        wrong = (each for each in declared if not name and repr(getattr(each.spec, field, None)) in error.what)
+        named = [each for each in declared if each.spec.name == name or len(declared) == 1] or [*wrong]
+        if named:
             error.where = named[0].where(field)
         raise
 
