@@ -198,16 +198,10 @@ class Categories:
 @cache
 def _read_shipped() -> list[tuple[Path, CategoryFile]]:
     """Read the installed categories, once per process, because they are the same for each home."""
-    return [
-        (path, TomlFile(path, path.read_text("utf-8")).validate(CategoryFile))
-        for path in _shipped_folder().glob("*.toml")
-    ]
-
-
-def _shipped_folder() -> Path:
-    """Return the folder of the shipped files: package data in an installed wheel, `categories/` in a checkout."""
     package = Path(agent_runtime.__file__).parent
-    return next(folder for folder in (package / "categories", package.parent / "categories") if folder.is_dir())
+    places = package / "categories", package.parent / "categories"  # in an installed wheel, and in a checkout
+    folder = next(place for place in places if place.is_dir())
+    return [(path, TomlFile(path, path.read_text("utf-8")).validate(CategoryFile)) for path in folder.glob("*.toml")]
 
 
 def read_file(path: Path, text: str) -> CategoryFile:
@@ -254,8 +248,6 @@ def _reads(path: str, text: bytes) -> bool:
 def _is_missing(path: Path) -> bool:
     try:
         path.lstat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     return False

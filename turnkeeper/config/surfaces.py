@@ -94,7 +94,7 @@ class Surface(NamedTuple):
         mount: its HTTP application, if any.
         observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.
         declared_in: files of the home. If there are any, the observers are made once one of them exists, or once
-            config.toml has a section of `settings`.
+            config.toml sets a key of a section of `settings`.
         offers: by name, `MODULE:NAME` of functions that the core uses if installed.
         also: modules in other folders that are removed with the folder of the part.
         needs: the names of surfaces that this one requires.

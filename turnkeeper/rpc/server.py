@@ -211,7 +211,7 @@ class Observers:
         self._undeclared = [one for one in surfaces().values() if process in one.observers]
         self._made: list[Any] = []
         self._looks: dict[Any, asyncio.Task[str]] = {}
-        self._read_ns, self._sections = 0, frozenset[str]()
+        self._stamp, self._sections = (0, 0), frozenset[str]()
         self._create()
 
     @property
@@ -231,8 +231,10 @@ class Observers:
             return True
         home: Home = self._given[0]
         with suppress(OSError, TurnkeeperError):  # config.toml is read again after it is repaired
-            if (changed_ns := home.config.stat().st_mtime_ns) != self._read_ns:
-                self._sections, self._read_ns = frozenset(read_toml(home.config).data), changed_ns
+            found = home.config.stat()
+            if (stamp := (found.st_mtime_ns, found.st_size)) != self._stamp:
+                said = read_toml(home.config).data
+                self._sections, self._stamp = frozenset(name for name in said if said[name]), stamp
         has_file = any((home.root / file).exists() for file in one.declared_in)
         return has_file or not self._sections.isdisjoint(one.settings)
 

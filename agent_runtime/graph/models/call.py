@@ -137,7 +137,8 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         """
         context = request.runtime.context if request.runtime else None
         turn = context if isinstance(context, TurnContext) else None
-        used = chosen(self._settings, *((turn.config_json, turn.category.model) if turn else ()))
+        named = (turn.config_json, turn.category.model) if turn else ()
+        used = chosen(self._settings, *named) if any(named) else self._settings
         if used.name == OFFLINE:
             return await handler(request)
         turn_id = turn.turn_id if turn else ""

@@ -123,7 +123,11 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
         hint = "use 'offline' or a string such as openai:gpt-5, with its key in the environment or in .env"
         if settings.base_url:
             hint += "; if the server needs no key, set any value, such as OPENAI_API_KEY=none"
-        said = redact(_first_sentence(error), known_secrets(home, {**os.environ, **environ}, settings.base_url))
+        lines = (line.strip().removesuffix(".") for line in str(error).splitlines())  # libraries print whole pages
+        said = redact(
+            next(filter(None, lines), "no reason given"),
+            known_secrets(home, {**os.environ, **environ}, settings.base_url),
+        )
         if not settings.base_url and key_name(name) not in {"", *os.environ}:
             said = f"{key_name(name)} is not set"
         raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
@@ -196,11 +200,6 @@ def _is_address(url: str) -> bool:
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-
-
-def _first_sentence(error: Exception) -> str:
-    """Return the first line of an error, because libraries print whole pages and our errors have one line."""
-    return next((line.strip().removesuffix(".") for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
 def take_keys(home: Home, environ: Mapping[str, str]) -> None:

@@ -127,11 +127,12 @@ async def test_an_observer_is_created_once_something_is_declared_for_it(
     target, files = f"{__name__}:made_with", ("state/garden.json",)
     garden = Surface(name="garden", settings=("garden",), observers={"gardener": target}, declared_in=files)
     monkeypatch.setattr(server, "surfaces", lambda: {"garden": garden})
+    home.config.write_text("[garden]\n")
     observers = Observers("gardener", home)
     await beat(observers, log)
     assert (observers._made, observers.trouble) == ([], "")
     (home.root / declares).parent.mkdir(exist_ok=True)
-    (home.root / declares).write_text("[garden]\n")
+    (home.root / declares).write_text("[garden]\nbeds = 2\n")
     await beat(observers, log)
     await beat(observers, log)
     (watch,) = observers._made
