@@ -335,7 +335,8 @@ def _is_missed(fire: Fire, task: Task, now: datetime, *, lives: bool) -> bool:
 def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list[Outgoing]:
     """Lock and return at most `limit` ready fires, with caught-up fires limited by the pace of all runners."""
     found = session.fires.claim(now, limit, caught_up=False) if limit > 0 else []
-    slot = session.shared.catch_up() if len(found) < limit else None
+    waits = session.fires.next_ready(caught_up=True) if len(found) < limit else None
+    slot = session.shared.catch_up() if waits is not None and waits <= now else None
     if slot is not None and pace.goes_on(slot, now):
         free = max(0, pace.concurrency - session.fires.catching_up())
         most = min(free, 1 if pace.stagger_s > 0 else limit - len(found))
@@ -356,16 +357,14 @@ class SharedFollower:
     async def run(self) -> None:
         """Record events until cancelled."""
         while True:
+            await self.news.wait()
             self.news.clear()
-            if await self.take_in() < _LIMIT:
-                await self._clock.wait(self.news, POLL_S)
+            while await self.take_in() == _LIMIT:
+                pass
 
     async def take_in(self) -> int:
         """Record one batch in one transaction; return the number of events."""
-        now = self._clock.now()
-        if not await self._store.read(lambda session: session.shared.has_news()):
-            return 0
-        count, done = await self._store.run(partial(take, now=now))
+        count, done = await self._store.run(partial(take, now=self._clock.now()))
         self._log.emit_all(done.events)
         if count:
             self._wakes.dispatch.set()

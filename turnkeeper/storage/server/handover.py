@@ -150,9 +150,9 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
 
 def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
     """After the transaction is committed, notify other processes that envelopes wait for these threads."""
-    if statements.of_server(connection):
-        for thread_id in threads:
-            connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, thread_id if len(thread_id) < 500 else ""))
+    if threads and statements.of_server(connection):
+        said = [thread_id if len(thread_id) < 500 else "" for thread_id in threads]
+        connection.exec_driver_sql("SELECT pg_notify(%s, said) FROM unnest(%s::text[]) AS said", (channel, said))
 
 
 def tell(connection: sa.Connection, channel: str, said: str) -> None:
