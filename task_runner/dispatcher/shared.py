@@ -43,6 +43,7 @@ from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us, to_us
 
 POLL_S = 30.0  # longest time between two checks of a part that nothing wakes
+LOCKED_S = 0.2  # before another try to record events of tasks that another transaction has locked
 _LIMIT = 500  # most turn events in a transaction
 
 
@@ -359,8 +360,11 @@ class SharedFollower:
         while True:
             await self.news.wait()
             self.news.clear()
-            while await self.take_in() == _LIMIT:
-                pass
+            count = await self.take_in()
+            while await self._store.read(lambda session: session.shared.has_news()):
+                if not count:
+                    await self._clock.sleep(LOCKED_S)
+                count = await self.take_in()
 
     async def take_in(self) -> int:
         """Record one batch in one transaction; return the number of events."""

@@ -102,6 +102,10 @@ class Shared:
         """Return False if a runtime is running and no fire is ready. The check is one statement without a lock."""
         return bool(_MAY_HAND_OVER.value(self._connection, soon=to_us(now)))
 
+    def has_news(self) -> bool:
+        """Return True if a turn event waits for a runner. The check is one statement without a lock."""
+        return bool(_HAS_NEWS.value(self._connection))
+
     def room(self) -> int:
         """Return the number of fires that may be handed over before the runtimes have begun some."""
         return MOST_WAITING - _handover.waiting(self._connection, MOST_WAITING)
@@ -203,6 +207,7 @@ def _new(*columns: Any) -> sa.Select[Any]:
 
 
 _NEWS_WAIT = sa.exists().where(sa.not_(_told.c.taken))
+_HAS_NEWS = Statement(sa.select(_NEWS_WAIT))
 _owners = _columns("owners", "owner", "until_us", until_us=sa.BigInteger())
 _RUNS = sa.exists().where(_owners.c.until_us > now_us())
 _READY = sa.or_(

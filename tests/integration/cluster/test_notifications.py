@@ -144,3 +144,24 @@ async def test_of_the_processes_that_can_work_one_looks_first_at_what_waits_unde
     assert {each.index(True) for each in first} == {0, 1}, "each gets some"
     assert all(map(other.is_first_for, keys)), "it is the only one of its role"
     database.close()
+
+
+async def test_what_a_machine_that_just_died_was_to_look_at_is_done_by_another(cluster: Cluster) -> None:
+    """The runners and runtimes that look first at nearly all turns are dead, and still listed."""
+    home, other, names = cluster.home(1), cluster.home(2), [f"task-{number}" for number in range(4)]
+    async with running(home) as runner:
+        cluster.start_runtime(other)
+        spec: dict[str, Any] = {"category": "loop", "channel": "general", "prompt": "Say hello.", "every": "9h"}
+        for name in names:
+            made = wire.CreateTaskRequest(spec=wire.TaskSpec(name=name, **spec))
+            await asyncio.to_thread(call, other, "CreateTask", made)
+        await until(cluster, "SELECT count(*) FROM runner.nodes", 2)
+        dead = "concat(role, ' ', number), name, role, host, version, started_us, 9000000000000000, offset_us"
+        copy = f"INSERT INTO runner.nodes SELECT {dead} FROM runner.nodes, generate_series(1, 15) AS number"
+        cluster.sql.execute(copy.encode())
+        await runner.beat.once()
+        for name in names:
+            await asyncio.to_thread(call, other, "RunTask", wire.RunTaskRequest(name=name, request_id=name))
+        await until(cluster, "SELECT count(*) FROM runner.fires WHERE outcome = 'succeeded'", len(names))
+        ends = cluster.rows("SELECT turn_id FROM runtime.turn_events WHERE state = 'SUCCEEDED'")
+        assert not all(runner.beat.is_first_for(turn_id) for (turn_id,) in ends), "some were to be seen by the dead"
