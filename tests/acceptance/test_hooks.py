@@ -213,7 +213,7 @@ def test_a_link_decides_one_question_once_and_a_guess_none(constellation: Conste
         )
         assert foreign.status == 403
         done = web.ask(path, "POST", f"decision=approve&args_hash={hash_[1]}".encode(), host=PUBLIC, **form)
-        assert (done.status, "Approved" in done.body) == (200, True)
+        assert (done.status, "Approved" in done.body, "boiler: memory_put" in done.body) == (200, True, True)
         constellation.await_outcome("boiler", "succeeded")
         (row,) = constellation.ask("agent-runtime", "approvals", "list", "--all")
         assert (row["decision"], row["decided_by"]) == ("approve", "gateway/web/link")
@@ -293,7 +293,7 @@ def test_a_link_to_a_graphs_question_offers_its_answers_and_a_refused_one_leaves
             refused = web.ask(path, "POST", f"{wrong}&args_hash={hash_[1]}".encode(), host=PUBLIC, **form)
             assert (refused.status, "none of the options" in refused.body) == (422, True)
         done = web.ask(path, "POST", f"option=the+right+one&args_hash={hash_[1]}".encode(), host=PUBLIC, **form)
-        assert (done.status, "Answered" in done.body) == (200, True)
+        assert (done.status, "Answered" in done.body, "beds: Which bed?" in done.body) == (200, True, True)
         stopped.await_outcome("beds", "succeeded")
         assert "It is the right one" in stopped.command("agent-runtime", "conversation", "show", "general")
         assert web.ask(path, "POST", b"option=the+left+one", host=PUBLIC, **form).status == 403

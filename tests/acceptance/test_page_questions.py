@@ -32,17 +32,17 @@ def order(state):
 
 graph = StateGraph(MessagesState).add_node(order).add_edge(START, "order").compile()
 """
-TASKS = ("hose", "seeds", "soil", "gate")
+TASKS = ("hose", "seeds", "soil", "gate", "fence", "pond")
 
 
 @pytest.fixture
 def asking(home: Home, tmp_path: Path) -> Iterator[Constellation]:
-    """Four turns of a graph that wait for an answer."""
+    """Turns of a graph that wait for an answer."""
     (tmp_path / "shop.py").write_text(GRAPH)
     made = Constellation(home)
     made.command("turnkeeper", "init", "--graph", f"{tmp_path / 'shop.py'}:graph")
     made.start()
-    prompts = {"soil": "Ask, and take other words too.", "gate": "Ask for the colour."}
+    prompts = {"soil": "Ask, and take other words too."} | dict.fromkeys(TASKS[3:], "Ask for the colour.")
     for name in TASKS:
         made.create(name, "--in", "1s", "--prompt", prompts.get(name, "Ask."), channel=name)
     for name in TASKS:
@@ -66,8 +66,8 @@ def page(asking: Constellation) -> Iterator[Page]:
     web.stop()
 
 
-def heard(asking: Constellation, channel: str) -> str:
-    asking.until_outcome(channel, "succeeded")
+def heard(asking: Constellation, channel: str, outcome: str = "succeeded") -> str:
+    asking.until_outcome(channel, outcome)
     return str(asking.conversation(channel)[-1]["messages"][-1]["text"])
 
 
@@ -106,4 +106,11 @@ def test_a_question_is_answered_by_its_buttons_by_a_key_or_in_words(page: Page, 
     cards["gate"].get_by_role("button", name="Answer", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("Answer: “green”. The agent continues with your answer.")
     assert heard(asking, "gate") == "I heard: green"
+    cards["fence"].get_by_role("button", name="Yes").click()
+    expect(page.get_by_role("status")).to_contain_text("asked by fence. Answer: “yes”. The agent continues with your")
+    assert heard(asking, "fence") == "I heard: True"
+    cards["pond"].get_by_text("No…").click()
+    cards["pond"].get_by_role("button", name="No", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("asked by pond. Answer: “no”. The agent continues with your")
+    assert heard(asking, "pond", "rejected") == "I heard: False"
     expect(page.locator(".empty")).to_contain_text("Nothing waits for you.")

@@ -148,8 +148,8 @@ class Links:
             links.give_back(self._gateway.home, token)
             error.what += "; the decision may still be recorded" if isinstance(error, Unreachable) else ""
             raise
-        done = f"<p>{_DONE[decision]}. You can close this page.</p>"
-        return HTMLResponse(plain_page("Decided", done))
+        about = escape(plain(f"{asked.task_name or asked.channel}: {asked.tool or asked.question}"))
+        return HTMLResponse(plain_page(_DONE[decision], f"<p>{about}</p><p>You can close this page.</p>"))
 
     async def _asked(self, request: Request) -> Any:
         id_ = links.question_of(self._gateway.home, request.path_params["token"], self._gateway.clock.now())

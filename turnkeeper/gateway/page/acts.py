@@ -67,7 +67,9 @@ class Acts:
         does = "answer" if "option" in form else form.get("do", "")
         text = form.get("option", form.get(does, "")).strip().replace("\r\n", "\n")
         about = form.get("about", id_)[:_MOST_ABOUT]
-        said = decided(kind, does, about, text) if does in _DONE else ""
+        yes_or_no = {"approve": "yes", "reject": "no"}.get(does if form.get("plain") else "")
+        shown_as = ("answer", about, yes_or_no) if yes_or_no else (does, about, text)
+        said = decided(kind, *shown_as) if does in _DONE else ""
         try:
             if not said:
                 raise InvalidInput("is not a decision", where="do", hint="approve, reject, edit or answer")
