@@ -346,7 +346,8 @@ def _s13_loops_go_on(history: History) -> Iterator[str]:
         if (pause_s := history.loops.get(task["name"])) is None:
             continue
         wakes = [entry for entry in history.rows["ledger"] if entry["task_id"] == task["id"]]
-        begun = sorted((e for e in wakes if e["started_us"]), key=lambda entry: entry["entry_id"])
+        # A fire that was cancelled before its turn began counts, too: the loop waits after it.
+        begun = [entry for entry in wakes if entry["started_us"] or entry["outcome"] == "cancelled"]
         for before, after in pairwise(begun):
             if before["ended_us"] is None or after["due_us"] + history.back_us < _wakes_us(before, pause_s):
                 yield f"{after['fire_id']} was due before the pause after {before['fire_id']} was over"
