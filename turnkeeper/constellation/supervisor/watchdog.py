@@ -330,9 +330,8 @@ class Troubles:
                 self._log.emit("machine.trouble", daemon=process, reason=what)
             if process in self._told or tell(process, what):
                 self._told[process] = now
-        for process, at in [*self._told.items()]:
-            if now - at >= _CALM_S and tell(process, f"the trouble is over: none for {_CALM_S:.0f} s"):
-                del self._told[process]
+        over = f"the trouble is over: none for {_CALM_S:.0f} s"
+        self._told = {name: at for name, at in self._told.items() if now - at < _CALM_S or not tell(name, over)}
 
 
 def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, **more: Any) -> dict[str, Any]:
