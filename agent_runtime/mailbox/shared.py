@@ -33,7 +33,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.storage.database import Database, Query
 from turnkeeper.storage.files import replace_whole
-from turnkeeper.storage.nodes import AGENTS, CORDONED, UNUSABLE, digest
+from turnkeeper.storage.nodes import AGENTS, CORDONED, TAG, UNUSABLE, digest
 from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 from turnkeeper.storage.statements import listed
@@ -204,7 +204,8 @@ class Ownership:
             self._elsewhere.add(agent)
             return None
         named = agent if is_worker(agent) else triggers.FIRST_AGENT
-        return None if any(_can_begin(facts, lacks, named) for facts in self.others()) else fire
+        waits = any(what.startswith(TAG) for what in lacks)  # for a machine that offers the tag
+        return None if waits or any(_can_begin(facts, lacks, named) for facts in self.others()) else fire
 
     async def let_go(self, thread_id: str) -> bool:
         """Release a thread; return False if it has envelopes that this process must handle."""

@@ -27,7 +27,7 @@ PANELS = {
     " ignore_calendar start_at end_at",
     "Permissions": "category read_only approval_reminder approval_escalation approval_timeout",
     "If missed, or while the previous fire runs": "catch_up grace catch_up_window max_catch_up overlap",
-    "Limits": "paused expires_at max_fires retries pause_after_failures budget queue ephemeral",
+    "Limits": "paused expires_at max_fires retries pause_after_failures budget queue needs ephemeral",
     "Output": "dry_run output help",
 }
 NONE = "none"

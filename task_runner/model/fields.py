@@ -284,6 +284,8 @@ FIELDS = (
     Field("read_only", FLAG, "--read-only/--no-read-only", "Allow only read-only tools.", default=False),
     Field("queue", LABEL, "--queue", "The queue whose limits its turns share.", default="", is_sparse=True,
           column="QUEUE"),
+    Field("needs", LABEL, "--needs", "The tag that a machine must offer to begin its turns.", default="",
+          is_sparse=True, column="NEEDS"),
     Field("ephemeral", FLAG, "--ephemeral", "Delete the task when the daemon stops.", default=False, is_sparse=True),
     Field("approval_reminder", POSITIVE_DURATION, "--approval-reminder",
           "How long after a request for approval you are reminded."),

@@ -126,7 +126,8 @@ HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # the runtime writes this if a turn asked and got no answer
 GAVE_UP = "the agent gave up: "  # the runtime writes this if the agent called turn_fail
 REFUSED = "its approval was rejected"  # the runtime writes this if the author rejected a call
-QUEUED = "waits for queue "  # the beginning of the reason of a fire that the limits of a queue stop
+WAITS = "waits for "  # the beginning of the reason of a fire that is not sent yet
+QUEUED = f"{WAITS}queue "  # the beginning of the reason of a fire that the limits of a queue stop
 MISASKED = "its wake-up could not be read"  # the runtime writes this as the reason of a fire
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json", "run_json")  # fields that choose what a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
@@ -178,6 +179,7 @@ class Definition:
         first, if_silent: for a self-paced task, the time from its creation to its first wake, and the action if a turn
             asks for no next wake: `end`, `wait` or a duration; see :mod:`task_runner.planner.self_paced`.
         queue: the queue of `[queues]` whose limits the task's turns share; empty for none.
+        needs: the tag that a machine must offer to begin the task's turns; empty for none.
         ephemeral: True if the task is deleted when the daemon stops.
         approval_reminder, approval_escalation, approval_timeout: the time from a request for approval to a reminder, to
             an alert, and to the expiry of the request; None for never. Passed to the runtime with each fire.
@@ -219,6 +221,7 @@ class Definition:
     first: timedelta | None = None
     if_silent: str = ""
     queue: str = ""
+    needs: str = ""
     ephemeral: bool = False
     approval_reminder: timedelta | None = None
     approval_escalation: timedelta | None = None

@@ -87,8 +87,8 @@ def prepare(session: Session, ids: Sequence[str]) -> dict[str, NextFire | None]:
 def _next_fire(session: Session, snapshot: Snapshot) -> NextFire | None:
     task = snapshot.task
     alone = planner.ahead(snapshot, timetable_of(task.definition))
-    # The variables of a prompt are filled in, and the limits of a queue checked, when a fire is claimed.
-    if alone is None or "{{" in task.definition.prompt or task.definition.queue:
+    # The variables of a prompt are filled in, and queues and tags checked, when a fire is claimed.
+    if alone is None or "{{" in task.definition.prompt or task.definition.queue or task.definition.needs:
         return None
     (fire,) = alone.plan.new
     row = row_of_new_fire(fire)

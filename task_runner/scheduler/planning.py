@@ -23,7 +23,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 LARGEST_BATCH = 128  # tasks in a batch: few, so that the first fires are sent while the next tasks are planned
 NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
 # Fields that a request and a task's definition share by name.
-_PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone", *OF_GRAPH)
+_PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone", "needs", *OF_GRAPH)
 _ON_APPROVALS = ("approval_reminder", "approval_escalation", "approval_timeout")
 
 

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from task_runner.model.task import HALTED, QUEUED, UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
+from task_runner.model.task import HALTED, UNDER_WAY, WAITS, Definition, Fire, Outcome, Task, TaskState
 from task_runner.planner import entries, self_paced
 from task_runner.planner.entries import describe, due_of, kind_of, timetable_of
 from task_runner.service.task_spec import write_spec
@@ -115,8 +115,8 @@ def _waits_for(glance: Glance, blocked: str) -> str:
     """Say what blocks a task's open fires. Empty if a turn is running or no fire is open."""
     if glance.held_by:
         return f"{glance.held_by.removeprefix('waits for ')}: {_APPROVALS}"
-    if glance.refused.startswith(QUEUED):
-        return glance.refused.removeprefix("waits for ")
+    if glance.refused.startswith(WAITS):
+        return glance.refused.removeprefix(WAITS)
     if glance.open & HALTED:
         return f"its author: {_APPROVALS}"
     if glance.refused and blocked != AWAY:

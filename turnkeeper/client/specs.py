@@ -61,6 +61,7 @@ class TaskFields(TypedDict, total=False):
     input: Mapping[str, Any] | None
     agent: str | None
     queue: str | None
+    needs: str | None
     read_only: bool | None
     ephemeral: bool | None
     approval_reminder: Duration | None

@@ -234,6 +234,7 @@ class NodeSettings(_Section):
     roles: tuple[Literal["runner", "runtime"], ...] = Field(
         ("runner", "runtime"), description="its work in a shared store: plan and hand over, run turns"
     )
+    tags: tuple[GraphName, ...] = Field((), description="what it offers: tasks with `--needs` begin only where it is")
 
 
 Port = Annotated[int, Field(ge=0, le=65_535)]

@@ -39,11 +39,8 @@ ALERT_AFTER_S = 60.0  # silence of a whole machine before an alert; the alerting
 ALERTED = (1 << 63) - 1
 AGENTS = "agents"  # the fact with the agents that a runtime hosts
 CORDONED = "cordoned"  # the fact of a runtime since when it takes no new turns, while none of its turns runs
+TAG = "tag "  # prefix of the fact that a machine offers a tag
 UNUSABLE = "cannot be used: "  # prefix of the fact about a category that a machine cannot read
-_ALL_CORDONED = """SELECT EXISTS (SELECT FROM runtime.meta WHERE left(key, 9) = 'cordoned ') AND NOT EXISTS (
-    SELECT FROM runner.nodes n WHERE role = 'agent-runtime'
-    AND beat_us > (extract(epoch FROM clock_timestamp()) - 10) * 1000000
-    AND NOT EXISTS (SELECT FROM runtime.meta WHERE key = 'cordoned ' || n.name))"""
 _NOW = Statement(sa.select(now_us()))
 _SAID = ("node_id", "name", "role", "host", "version", "draining", "owner", "alerted_us")
 _CHANGE = ("draining", "owner", "facts_json", "alerted_us")
@@ -178,12 +175,6 @@ def silent(found: Sequence[Node]) -> list[Node]:
     return [node for node in newest.values() if node.silent_s >= ALERT_AFTER_S]
 
 
-def is_cordoned(connection: Connection) -> bool:
-    """Return True if each machine that may run turns is cordoned. A database without runtimes has no cordon."""
-    has_runtimes = connection.exec_driver_sql("SELECT to_regclass('runtime.meta') IS NOT NULL").scalar()
-    return bool(has_runtimes and connection.exec_driver_sql(_ALL_CORDONED).scalar())
-
-
 def name_of(settings: NodeSettings) -> str:
     return settings.name or platform.node()
 
@@ -199,7 +190,9 @@ def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> fr
     >>> lacking({"category a": "1", "config x": "2"}, [{"category a": "3", "config x": "4"}, {"category a": "1"}])
     frozenset({'3'})
     """
-    told = {said for each in others for what, said in each.items() if not what.startswith(("config", AGENTS, CORDONED))}
+    told = {
+        said for each in others for what, said in each.items() if not what.startswith(("config", AGENTS, CORDONED, TAG))
+    }
     return frozenset(said for said in told - set(facts.values()) if not said.startswith(UNUSABLE))
 
 

@@ -84,6 +84,7 @@ class FireRequest(_message.Message):
     CONFIG_JSON_FIELD_NUMBER: _builtins.int
     INPUT_JSON_FIELD_NUMBER: _builtins.int
     RUN_JSON_FIELD_NUMBER: _builtins.int
+    NEEDS_FIELD_NUMBER: _builtins.int
     fire_id: _builtins.str
     task_id: _builtins.str
     task_name: _builtins.str
@@ -115,6 +116,8 @@ class FireRequest(_message.Message):
     """likewise the fields of the graph's input, beside the prompt"""
     run_json: _builtins.str
     """as in SendMessageRequest"""
+    needs: _builtins.str
+    """the tag that a machine has to offer to begin the turn; empty: none"""
     @_builtins.property
     def nominal_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -152,10 +155,11 @@ class FireRequest(_message.Message):
         config_json: _builtins.str = ...,
         input_json: _builtins.str = ...,
         run_json: _builtins.str = ...,
+        needs: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "due_at", b"due_at", "fired_at", b"fired_at", "nominal_at", b"nominal_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "approval_escalation_s", b"approval_escalation_s", "approval_reminder_s", b"approval_reminder_s", "approval_timeout_s", b"approval_timeout_s", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "graph", b"graph", "input_json", b"input_json", "kind", b"kind", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "run_json", b"run_json", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "approval_escalation_s", b"approval_escalation_s", "approval_reminder_s", b"approval_reminder_s", "approval_timeout_s", b"approval_timeout_s", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "graph", b"graph", "input_json", b"input_json", "kind", b"kind", "needs", b"needs", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "run_json", b"run_json", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,7 +51,7 @@ def open_mailboxes(
     beside.check = basis.database.check or nodes.refuse_restored(basis.clock)
     ownership = Ownership(beside, basis.home.run / "owner", clock=basis.clock, entropy=basis.entropy, log=basis.log)
     ownership.agents, ownership.node = hosted(basis.settings), nodes.name_of(basis.settings.node)
-    ownership.lacks = lambda data: _lacked(data, categories, basis.graphs.catalog)
+    ownership.lacks = lambda data: _lacked(data, categories, basis.graphs.catalog, basis.settings.node.tags)
     if basis.beat is not None:
         beat, digests, catalog = basis.beat, _digests_of_graphs(basis), basis.graphs.catalog
         ownership.lacking, ownership.others = lambda: beat.lacking, lambda: [each.facts for each in beat.alike]
@@ -116,6 +116,7 @@ def _digests_of_graphs(basis: Basis) -> dict[str, str]:
 def _facts(basis: Basis, categories: Categories, ownership: Ownership) -> Callable[[], dict[str, str]]:
     """Return a function that describes the categories, graphs, settings and cordon of this machine."""
     same = {name: nodes.digest(said) for name, said in basis.settings.common.items()}
+    same |= {nodes.TAG + tag: "offered" for tag in basis.settings.node.tags}
     same |= _digests_of_graphs(basis) | {nodes.AGENTS: " ".join(hosted(basis.settings))}
 
     def now() -> dict[str, str]:
@@ -134,8 +135,8 @@ def _facts(basis: Basis, categories: Categories, ownership: Ownership) -> Callab
     return now
 
 
-def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
-    """Return the category and the graph of a fire that this machine cannot use; empty for a damaged request."""
+def _lacked(data: bytes, categories: Categories, catalog: Catalog, tags: Collection[str]) -> list[str]:
+    """Return the category, graph and tag of a fire that this machine lacks; empty for a damaged request."""
     found = []
     try:
         request = agent_runtime_pb2.FireRequest.FromString(data)
@@ -148,4 +149,6 @@ def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
         catalog.require(request.graph)
     except Conflict:
         found.append(f"graph {catalog.graph_of(request.graph)}")
+    if request.needs and request.needs not in tags:
+        found.append(nodes.TAG + request.needs)
     return found

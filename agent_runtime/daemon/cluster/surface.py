@@ -8,6 +8,7 @@ SURFACE = Surface(
         "checks of machines": "turnkeeper.constellation.inspect.cluster:checks",
         "machines": "turnkeeper.constellation.inspect.cluster:shown",
         "findings of machines": "turnkeeper.constellation.inspect.cluster:findings",
+        "cordon of all machines": "turnkeeper.storage.server.snapshot:is_cordoned",
         "lost end of a chain": "agent_runtime.daemon.cluster.losses:lost_end",
         "loss of a database": "agent_runtime.daemon.cluster.losses:found_loss",
         "shared-beat": "agent_runtime.daemon.cluster.parts:join",

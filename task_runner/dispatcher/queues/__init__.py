@@ -1,4 +1,4 @@
-"""The limits of queues: how many turns run at once, and how many begin in a minute, over all machines.
+"""The limits of queues over all machines, and the tags that machines offer.
 
 A runner checks the limits in the transaction that sends a fire or hands it over, under a lock of the queue's row. The
 turns of a queue are counted in the ledger, so a process that dies neither frees nor keeps a place. A fire that a limit
@@ -13,12 +13,14 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, literal_column, select, update
 
-from task_runner.model.task import QUEUED, UNDER_WAY, Outcome
+from task_runner.model.task import QUEUED, UNDER_WAY, WAITS, Outcome
 from task_runner.store.schema import fires, slots, tasks
 from task_runner.store.store import Session
-from turnkeeper.storage.nodes import is_cordoned
+from turnkeeper.config.surfaces import offered
+from turnkeeper.storage import nodes
 from turnkeeper.storage.statements import Statement, among, file_of, listed, of_server, one_of, upsert
 from turnkeeper.times import from_us, to_us
+from turnkeeper.v1.agent_runtime_pb2 import FireRequest
 
 AGAIN = timedelta(seconds=30)  # until the next try of a fire for which no end of a turn was noticed
 MOST_WOKEN = 100
@@ -27,11 +29,12 @@ Limits = Mapping[str, Any]  # settings, by queue
 
 def admission(settings: Any) -> Callable[[Session, Sequence[Any], datetime], list[Any]]:
     """Return a function that returns the fires which the limits of these settings admit, and postpones the others."""
-    return partial(_admitted, settings.queues)
+    return partial(_admitted, settings)
 
 
-def _admitted(limits: Limits, session: Session, found: Sequence[Any], now: datetime) -> list[Any]:
-    """Return the fires that the limits of their queues admit, highest priority first. Postpone the others."""
+def _admitted(settings: Any, session: Session, found: Sequence[Any], now: datetime) -> list[Any]:
+    """Return the fires that tags and queues admit, highest priority first. Postpone the others."""
+    found, limits = _with_tags(settings, session, found, now), settings.queues
     ids = listed({each.fire.task_id for each in found})
     queue_of = dict(_QUEUES.rows(session.connection, ids=ids)) if found else {}
     if not queue_of:
@@ -44,6 +47,24 @@ def _admitted(limits: Limits, session: Session, found: Sequence[Any], now: datet
         sent += _within(limits.get(name), session, name, by_queue[name], now)
     priority = {name: its.priority for name, its in limits.items()}
     return sorted(sent, key=lambda each: -priority.get(queue_of.get(each.fire.task_id, ""), 0))
+
+
+def _with_tags(settings: Any, session: Session, found: Sequence[Any], now: datetime) -> Sequence[Any]:
+    """Return the fires that need no tag, or a tag that a running machine offers. Postpone the others."""
+    needs = [FireRequest.FromString(each.request).needs for each in found]
+    if not any(needs):
+        return found
+    tags = {"", *(_tags(session) if settings.store.is_shared else settings.node.tags)}
+    for tag in {*needs} - tags:
+        left = [each for each, its in zip(found, needs, strict=True) if its == tag]
+        _postpone(session, left, now + AGAIN, f"{WAITS}a machine that offers {tag}")
+    return [each for each, tag in zip(found, needs, strict=True) if tag in tags]
+
+
+def _tags(session: Session) -> list[str]:
+    """Return the tags that the running machines of a shared store offer."""
+    listed_ = nodes.nodes_of(None).listed(session.connection)
+    return [fact.removeprefix(nodes.TAG) for one in listed_ if one.lives for fact in one.facts if nodes.TAG in fact]
 
 
 def _within(limits: Any, session: Session, name: str, found: list[Any], now: datetime) -> list[Any]:
@@ -76,7 +97,7 @@ def _postpone(session: Session, found: Sequence[Any], until: datetime, why: str)
     """Make unsent fires ready later. A fire keeps another reason: with it, the fire may ask to cancel a turn."""
     rows = [
         {"number": each.fire.entry_id, "ready_us": to_us(until)}
-        | {"reason": each.fire.reason if each.fire.reason and not each.fire.reason.startswith(QUEUED) else why}
+        | {"reason": each.fire.reason if each.fire.reason and not each.fire.reason.startswith(WAITS) else why}
         for each in found
     ]
     _POSTPONE.run_each(session.connection, rows)
@@ -92,7 +113,11 @@ def cordon(session: Any) -> str:
     """Describe the cordon that all fires wait for. Return an empty text if a machine takes turns."""
     connection = session.connection
     if of_server(connection):
-        return "the end of the cordon of all machines: turnkeeper uncordon NODE" if is_cordoned(connection) else ""
+        return (
+            "the end of the cordon of all machines: turnkeeper uncordon NODE"
+            if offered("cordon of all machines", connection)
+            else ""
+        )
     return "the end of the cordon: turnkeeper uncordon" if file_of(connection).with_name("cordoned").exists() else ""
 
 

@@ -1,6 +1,7 @@
 """The limits of queues hold over tasks, over retries of the runner, and never stop a task of another queue."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import psycopg
@@ -12,7 +13,9 @@ from task_runner.store.rows import Outgoing
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from tests.support.clock import look_again
-from turnkeeper.config.settings import QueueSettings, Settings
+from turnkeeper.config.settings import NodeSettings, QueueSettings, Settings, StoreSettings
+from turnkeeper.storage import nodes
+from turnkeeper.v1 import schedules_pb2 as wire
 
 LIMITS = {
     "gpu": QueueSettings(turns_at_once=2),
@@ -132,6 +135,43 @@ async def test_a_runner_waits_while_another_one_admits_fires_of_the_queue(rig: R
             await look_again()
         other.commit()
     assert len(await claiming) == 1
+
+
+async def test_a_fire_that_needs_a_tag_waits_for_a_machine_that_offers_it(rig: Rig, peer: Peer) -> None:
+    is_shared = isinstance(rig.place, str)
+
+    def offer(*tags: str) -> None:
+        store = StoreSettings(url=rig.place) if isinstance(rig.place, str) else StoreSettings()
+        settings = Settings(node=NodeSettings(tags=() if is_shared else tags), store=store)
+        rig.dispatcher._pace = Pace(admit=queues.admission(settings))
+        if is_shared:
+            values = {"name": "m", "role": "agent-runtime", "host": "h", "version": "1", "started_us": 0}
+            facts = json.dumps({f"{nodes.TAG}{tag}": "offered" for tag in tags})
+            with psycopg.connect(rig.place, autocommit=True) as database:
+                database.execute("DELETE FROM nodes")
+                database.execute(
+                    f"INSERT INTO nodes (node_id, {', '.join(values)}, beat_us, offset_us, facts_json)"
+                    " VALUES ('m', %s, %s, %s, %s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0, %s)",
+                    [*values.values(), facts],
+                )
+
+    offer("arm")
+    await rig.create("heavy", needs="gpu")
+    await rig.create("light")
+    async with rig.running():
+        while not rig.dispatcher.room():  # from here on, a fire that needs no tag goes the short way
+            await look_again()
+        await rig.pass_time(60)
+        await waits(rig, "heavy", "a machine that offers gpu")
+        assert [each.task_name for each in await peer.saw(1)] == ["light"]
+        said = await rig.service.explain_fire(wire.ExplainFireRequest(name="heavy"))
+        assert "(waits for a machine that offers gpu)" in " ".join(said.lines)
+        offer("arm", "gpu")
+        rig.clock.advance(31)
+        rig.dispatcher.wake()
+        while "heavy" not in {each.task_name for each in peer.received}:
+            await look_again()
+        assert (await rig.task("heavy")).waits_for == ""
 
 
 async def name_of(rig: Rig, task_id: str) -> object:

@@ -145,3 +145,18 @@ async def test_fires_of_a_task_keep_their_order_behind_one_that_is_left(pair: tu
     del two.runtime.mailboxes.ownership.take
     events = [await two.stopped(turn_id) for turn_id in turns[:2]]
     assert events[0].sequence < events[1].sequence
+
+
+async def test_a_fire_that_needs_a_tag_waits_for_a_machine_that_offers_it(pair: tuple[Bench, Bench]) -> None:
+    one, two = pair
+    await two.stop()
+    turn_id = await hand_over(one, needs="gpu")
+    other = await hand_over(one, 2, task="b", thread_id="thread-b")
+    await looked(one)
+    assert (await one.stopped(other)).state == STATES.SUCCEEDED
+    assert await states(one) == ["waiting"], "no machine offers the tag, and the fire does not fail"
+    node = two.settings.node.model_copy(update={"tags": ("gpu",)})
+    two.settings = two.settings.model_copy(update={"node": node})
+    await two.open()
+    assert (await two.stopped(turn_id)).state == STATES.SUCCEEDED
+    assert (one.noted, two.noted) == (["here"], ["here"])

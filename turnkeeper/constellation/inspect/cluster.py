@@ -140,6 +140,8 @@ def _differences(rows: Sequence[nodes.Row]) -> Iterator[Finding]:
     for program in sorted(set(programs)):
         alike = [row for row, its in zip(rows, programs, strict=True) if its == program]
         for what in sorted({name for row in alike for name in row["facts"]} - {nodes.AGENTS, nodes.CORDONED}):
+            if what.startswith(nodes.TAG):
+                continue
             have: dict[str, list[str]] = {}
             for row in alike:
                 have.setdefault(row["facts"].get(what, ""), []).append(row["name"])

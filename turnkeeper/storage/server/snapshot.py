@@ -87,3 +87,15 @@ class SharedSnapshot:
 
 def _unread(error: Exception) -> Unreachable:
     return Unreachable(f"cannot be read: {str(error).partition(chr(10))[0]}", where="the shared database")
+
+
+def is_cordoned(connection: Any) -> bool:
+    """Return True if each machine that may run turns is cordoned. A database without runtimes has no cordon."""
+    has_runtimes = connection.exec_driver_sql("SELECT to_regclass('runtime.meta') IS NOT NULL").scalar()
+    return bool(has_runtimes and connection.exec_driver_sql(_ALL_CORDONED).scalar())
+
+
+_ALL_CORDONED = """SELECT EXISTS (SELECT FROM runtime.meta WHERE left(key, 9) = 'cordoned ') AND NOT EXISTS (
+    SELECT FROM runner.nodes n WHERE role = 'agent-runtime'
+    AND beat_us > (extract(epoch FROM clock_timestamp()) - 10) * 1000000
+    AND NOT EXISTS (SELECT FROM runtime.meta WHERE key = 'cordoned ' || n.name))"""

@@ -29,7 +29,7 @@ SAMPLES: dict[str, Any] = {
     "overlap": "queue", "jitter": "30s", "exclude": ["2026-12-24"], "start_at": "2026-11-21T00:00:00Z",
     "end_at": "2027-11-21T00:00:00Z", "expires_at": "2028-11-21T00:00:00Z", "max_fires": 9, "retries": 2,
     "pause_after_failures": 3, "budget": {"tokens_per_day": 1000}, "thread_id": "shared", "agent": "agent1",
-    "queue": "gpu", "read_only": True, "ephemeral": True, "ignore_calendar": True, "tags": {"team": "ops"}, "approval_reminder": "1h",
+    "queue": "gpu", "needs": "gpu", "read_only": True, "ephemeral": True, "ignore_calendar": True, "tags": {"team": "ops"}, "approval_reminder": "1h",
     "approval_escalation": "2h", "approval_timeout": "1d", "graph": "research", "context_json": '{"unit":"mm"}',
     "config_json": '{"model":"small"}', "input_json": '{"topic":"pumps"}', "run_json": '{"stream_modes":["values"]}',
 }  # fmt: skip

@@ -17,7 +17,7 @@ GIVEN: dict[str, Any] = {
     "overlap": "queue", "jitter": timedelta(seconds=5), "exclude": ("2026-12-24",), "ignore_calendar": True, "start_at": NOW, "end_at": NOW,
     "expires_at": NOW, "max_fires": 2, "retries": 1, "pause_after_failures": 4, "budget": {"turns_per_day": 5},
     "thread_id": "each", "graph": "g", "context": {"a": 1}, "config": {"b": 2}, "input": {"c": 3}, "agent": "agent1",
-    "queue": "gpu", "read_only": True, "ephemeral": True, "approval_reminder": timedelta(hours=1), "first": timedelta(minutes=1),
+    "queue": "gpu", "needs": "gpu", "read_only": True, "ephemeral": True, "approval_reminder": timedelta(hours=1), "first": timedelta(minutes=1),
     "approval_escalation": timedelta(hours=2), "approval_timeout": timedelta(hours=3), "paused": True, "tags": {"k": "v"},
 }  # fmt: skip
 SCHEDULES: tuple[dict[str, Any], ...] = (
