@@ -278,9 +278,9 @@ class Beat:
             self._steady_since = self._last
 
     def is_first_for(self, key: str) -> bool:
-        """Return True if, of the processes of this role, this one is to look first at what waits under a key."""
-        able = (each.node_id for each in self.alike if CORDONED not in each.facts)
-        return digest([key, self._node["node_id"]]) > max((digest([key, one]) for one in able), default="")
+        """Return True if this machine is of the two that look first for what a key names: two, as one may have died."""
+        others, own = {each.name for each in self.alike if CORDONED not in each.facts}, self._node["name"]
+        return sum(digest([key, other]) > digest([key, own]) for other in others) < 2
 
     async def set_clock(self) -> None:
         """Set this process's clock by the database's clock. Write nothing."""

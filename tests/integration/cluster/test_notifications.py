@@ -127,21 +127,23 @@ async def test_a_look_wakes_only_the_parts_that_have_work(cluster: Cluster) -> N
         assert await woken() == {"sending", "events"}, "without a runtime, fires stay in the ledger"
 
 
-async def test_of_the_processes_that_can_work_one_looks_first_at_what_waits_under_a_key(cluster: Cluster) -> None:
+async def test_of_the_processes_that_can_work_two_look_first_at_what_waits_under_a_key(cluster: Cluster) -> None:
     database = Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"])
     of: dict[str, Any] = {"run": database.run, "clock": SharedClock()}
-    made = [nodes.Beat(**of, node_id=name, name=name, role="agent-runtime") for name in "abcd"]
+    made = [nodes.Beat(**of, node_id=name, name=name, role="agent-runtime") for name in "abcdfg"]
+    made.append(nodes.Beat(**of, node_id="a again", name="a", role="agent-runtime"))
     other = nodes.Beat(**of, node_id="e", name="e", role="task-runner")
     made[2].facts = lambda: {nodes.CORDONED: "since 9"}
     for beat in (*made, other):
         await beat.once()
     await made[3].drain()
-    for beat in made[:3]:
+    for beat in (*made[:3], *made[4:]):
         await beat.once()
     keys = [f"turn-{number}" for number in range(100)]
-    first = [[beat.is_first_for(key) for beat in made[:2]] for key in keys]
-    assert all(sum(each) == 1 for each in first), "one of those that are neither cordoned nor draining"
-    assert {each.index(True) for each in first} == {0, 1}, "each gets some"
+    able = (made[1], *made[4:])
+    first = [[beat.is_first_for(key) for beat in able] for key in keys]
+    assert all(sum(each) == 2 for each in first), "of those that are not cordoned, draining or replaced"
+    assert {each.index(True) for each in first} == {0, 1, 2}, "each gets some"
     assert all(map(other.is_first_for, keys)), "it is the only one of its role"
     database.close()
 
@@ -156,8 +158,10 @@ async def test_what_a_machine_that_just_died_was_to_look_at_is_done_by_another(c
             made = wire.CreateTaskRequest(spec=wire.TaskSpec(name=name, **spec))
             await asyncio.to_thread(call, other, "CreateTask", made)
         await until(cluster, "SELECT count(*) FROM runner.nodes", 2)
-        dead = "concat(role, ' ', number), name, role, host, version, started_us, 9000000000000000, offset_us"
-        copy = f"INSERT INTO runner.nodes SELECT {dead} FROM runner.nodes, generate_series(1, 15) AS number"
+        dead = (
+            "concat(role, number), concat(name, number), role, host, version, started_us, 9000000000000000, offset_us"
+        )
+        copy = f"INSERT INTO runner.nodes SELECT {dead} FROM runner.nodes, generate_series(1, 30) AS number"
         cluster.sql.execute(copy.encode())
         await runner.beat.once()
         for name in names:
