@@ -167,8 +167,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         home.agent_db, home.checkpoints_db, report=lambda error: log.emit("store.damaged", reason=str(error))
     )
     async with (
-        _reading(home, settings) as readers,
-        _entered(watch),
+        _reading(home, settings, watch) as readers,
         assemble(home, settings, environ=os.environ, shared=settings.store.shared_url) as runtime,
     ):
         runtime.log.emit(
@@ -261,16 +260,10 @@ async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[
 
 
 @contextlib.asynccontextmanager
-async def _reading(home: Home, settings: Settings) -> AsyncIterator[list[ReaderLock]]:
+async def _reading(home: Home, settings: Settings, watch: StoreWatch) -> AsyncIterator[list[ReaderLock]]:
     """Become the only reader of every hosted agent's inbox. Raises Conflict if there is another reader."""
-    with contextlib.ExitStack() as locks:
+    with contextlib.ExitStack() as locks, watch:
         yield [locks.enter_context(ReaderLock(home.inbox(agent), PROCESS)) for agent in hosted(settings)]
-
-
-@contextlib.asynccontextmanager
-async def _entered(watch: StoreWatch) -> AsyncIterator[None]:
-    with watch:
-        yield
 
 
 def _authors_graphs(
