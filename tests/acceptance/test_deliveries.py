@@ -413,6 +413,15 @@ def test_adding_or_testing_a_target_says_what_keeps_real_results_from_it(constel
         assert "older settings (delivery.allow); then run: turnkeeper up --restart" in " ".join(said.split())
 
 
+def test_a_digest_at_the_time_of_a_fire_is_warned_of(constellation: Constellation) -> None:
+    allow(constellation)
+    constellation.create("news", "--cron", "0 8 * * *", "--tz", "Europe/Berlin")
+    for digest, is_early in (("08:00", True), ("18:00", False)):
+        options = ("--command", "true", "--task", "news", "--digest", digest, "--tz", "Europe/Berlin")
+        done = constellation.attempt("turnkeeper", "deliver", "add", f"at-{digest[:2]}", *options)
+        assert (done.returncode, "the digest goes out before the answer of news" in done.stderr) == (0, is_early)
+
+
 def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_input(stopped: Constellation) -> None:
     said = stopped.home.root / "said"
     add(stopped, "here", "--command", f'{{ echo "$TURNKEEPER_TITLE: $TURNKEEPER_TEXT"; cat; }} > {said}')

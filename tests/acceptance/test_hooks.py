@@ -125,8 +125,8 @@ def test_an_unsigned_request_is_told_what_it_lacks_and_not_whether_the_webhook_e
         constellation.command("turnkeeper", "hooks", "add", "pushes", "--style", "github")
         old = signed(secret, BODY, at=SystemClock().now() - timedelta(minutes=6))
         for headers, told in (
-            ({}, "lacks webhook-id, webhook-timestamp, webhook-signature"),
-            ({"webhook_id": "msg_1"}, "lacks webhook-timestamp, webhook-signature"),
+            ({}, "lacks webhook-id, webhook-timestamp, webhook-signature, or X-Hub-Signature-256;"),
+            ({"webhook_id": "msg_1"}, "lacks webhook-timestamp, webhook-signature, or X-Hub-Signature-256;"),
             (old, "webhook-timestamp is not within five minutes"),
             ({"x_hub_signature_256": "sha256=0"}, "does not fit"),
         ):

@@ -109,7 +109,7 @@ def test_a_model_without_a_price_counts_at_that_of_the_homes_model() -> None:
 def test_a_budget_in_money_pauses_the_task_and_needs_a_price(constellation: Constellation) -> None:
     constellation.create("news", "--every", "1d")
     refused = constellation.attempt("turnkeeper", "task", "edit", "news", "--budget", "money_per_day=2.50")
-    assert (refused.returncode, "needs the price of the model" in refused.stderr) == (2, True)
+    assert (refused.returncode, '[prices."offline"] in config.toml' in refused.stderr) == (2, True)
     for home in constellation.homes:
         name_a_price(home, "1000000.0")
     constellation.command("turnkeeper", "task", "edit", "news", "--budget", "money_per_day=0.50")

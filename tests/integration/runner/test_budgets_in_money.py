@@ -121,5 +121,18 @@ async def test_a_failed_look_for_budgets_that_do_not_count_is_repeated_and_one_t
 
 
 async def test_without_a_price_a_budget_in_money_is_refused(rig: Rig) -> None:
-    with pytest.raises(InvalidInput, match="money_per_day needs the price of the model"):
+    with pytest.raises(InvalidInput, match="money_per_day needs the price of offline"):
+        await rig.create(budget=MONEY)
+
+
+async def test_the_refusal_names_the_table_of_the_homes_model_with_its_keys(rig: Rig, price: None) -> None:
+    rig.home.config.write_text(PRICED.replace('openai:small"]', 'openai:other"]'))
+    with pytest.raises(InvalidInput, match="needs the price of openai:small") as refused:
+        await rig.create(budget=MONEY)
+    assert 'read = … and written = … below [prices."openai:small"] in config.toml' in refused.value.hint
+
+
+async def test_prices_outside_a_table_of_a_model_are_refused_as_unknown_keys(rig: Rig, price: None) -> None:
+    rig.home.config.write_text("[prices]\nread = 100\nwritten = 1000\n")
+    with pytest.raises(InvalidInput, match=r"config.toml:2: prices.read: unknown key; write a table, \[prices.NAME\]"):
         await rig.create(budget=MONEY)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.models import OFFLINE, full_name
+from turnkeeper.config.settings import load_settings
 from turnkeeper.config.toml_file import said_in
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
@@ -95,10 +96,14 @@ def current() -> Prices | None:
 
 def prices_of(home: Home) -> Prices | None:
     """Return the prices of a home. None if its settings contain no prices."""
-    said, model = said_in(home.config, "prices"), said_in(home.config, "model")
+    said = said_in(home.config, "prices")
     priced = {known_as(name): _price(one) for name, one in said.items()} if isinstance(said, dict) else {}
-    name = str(model.get("name", OFFLINE)) if isinstance(model, dict) else OFFLINE
-    return Prices(priced, known_as(name)) if priced else None
+    return Prices(priced, _model_of(home)) if priced else None
+
+
+def _model_of(home: Home) -> str:
+    model = said_in(home.config, "model")
+    return known_as(str(model.get("name", OFFLINE)) if isinstance(model, dict) else OFFLINE)
 
 
 def _price(said: Any) -> Price:
@@ -146,10 +151,14 @@ def _is_known() -> bool:
 
 
 def check(budget: Mapping[str, int]) -> None:
-    """Raise InvalidInput if a budget is in money and no price is known."""
+    """Raise InvalidInput if a budget is in money and no price is known, or if the settings are not valid."""
     if MONEY in budget and not _is_known():
-        hint = "write it below [prices] in config.toml"
-        raise InvalidInput(f"{MONEY} needs the price of the model", where="budget", hint=hint)
+        model = OFFLINE
+        if _Used.home is not None:
+            load_settings(_Used.home)  # prices of a wrong form are the fault
+            model = _model_of(_Used.home)
+        hint = f'write read = … and written = … below [prices."{model}"] in config.toml'
+        raise InvalidInput(f"{MONEY} needs the price of {model}", where="budget", hint=hint)
 
 
 class Watch:
@@ -177,7 +186,7 @@ class Watch:
         tasks = () if known else await self._runner.store.read(lambda session: session.tasks.listed())
         names = [task.definition.name for task in tasks if MONEY in dict(task.definition.budget)]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        fix = "write the price below [prices] in config.toml, or remove the budget"
+        fix = "write its price below [prices.MODEL] in config.toml, or remove the budget"
         what = f"{MONEY} of {', '.join(names[:MOST_NAMED])}{more} does not count: the model has no price; {fix}"
         if known or names:
             self._mark.touch()

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import closing, suppress
+from datetime import UTC
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -114,24 +115,32 @@ def add(
     if secret:
         console.note("the key of its signatures, shown this once:")
         print(secret)
-    for unknown in _unknown(place, made.tasks):
-        console.note(f"warning: there is no task {unknown} yet; see: turnkeeper task list")
+    for warning in _warnings(place, made):
+        console.note(f"warning: {warning}")
     _note_state(place)
 
 
-def _unknown(place: Home, names: Iterable[str]) -> list[str]:
-    """Return the names that no task has. Empty if task-runner does not answer."""
+def _warnings(place: Home, target: targets.Target) -> Iterator[str]:
+    """Yield a warning for each task of a target that is missing, or whose next answer is late for the digest.
+
+    Yield nothing more if task-runner does not answer.
+    """
     with suppress(TurnkeeperError), closing(Caller(place, via="turnkeeper/cli", deadline_s=5.0)) as caller:
-        return [name for name in names if not _is_task(caller, name)]
-    return []
+        for name in target.tasks:
+            task = _task(caller, name)
+            if task is None:
+                yield f"there is no task {name} yet; see: turnkeeper task list"
+            elif task.HasField("next_fire_at") and target.is_early_for(task.next_fire_at.ToDatetime(UTC)):
+                yield f"the digest goes out before the answer of {name} is there: choose a later --digest"
 
 
-def _is_task(caller: Caller, name: str) -> bool:
-    try:
-        found = caller.GetTask(schedules.GetTaskRequest(name=name))
-        return bool(found.spec.name == name and found.state != "deleted")
-    except NotFound:
-        return False
+def _task(caller: Any, name: str) -> schedules.Task | None:
+    """Return a task; None if no task has the name."""
+    with suppress(NotFound):
+        found: schedules.Task = caller.GetTask(schedules.GetTaskRequest(name=name))
+        if found.spec.name == name and found.state != "deleted":
+            return found
+    return None
 
 
 def _note_state(place: Home) -> None:

@@ -24,6 +24,7 @@ KINDS: tuple[Kind, ...] = ("success", "failure", "waits")  # used if the author 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 _PREFIX = "whsec_"  # the beginning of a secret in Standard Webhooks
 _SECRET_BYTES = 32
+_ANSWERS_WITHIN, _INSTANT = timedelta(minutes=15), timedelta(microseconds=1)
 
 
 class Target(BaseModel):
@@ -101,8 +102,16 @@ class Target(BaseModel):
         A question never waits for the digest. Nothing is sent in quiet hours.
         """
         gathers = bool(self.digest) and kind in {"success", "failure"}
-        at = _next(time.fromisoformat(self.digest), now, self.zone) if gathers else now
+        at = _next(self._digest_at, now, self.zone) if gathers else now
         return self.after_quiet(at), gathers
+
+    def is_early_for(self, fire: datetime) -> bool:
+        """Return True if a digest is so soon after a fire that the answer may miss it."""
+        return bool(self.digest) and _next(self._digest_at, fire - _INSTANT, self.zone) - fire < _ANSWERS_WITHIN
+
+    @property
+    def _digest_at(self) -> time:
+        return time.fromisoformat(self.digest)
 
     def after_quiet(self, at: datetime) -> datetime:
         """Return `at`, or the end of the quiet hours that it is in."""

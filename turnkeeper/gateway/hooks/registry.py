@@ -23,6 +23,7 @@ WINDOW_S = 300.0
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 _PREFIX = "whsec_"
 _HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
+_OF_GITHUB = "X-Hub-Signature-256"
 CAUSE, DELIVERY, PING = "x-github-event", "x-github-delivery", "ping"  # headers of GitHub, and the event of a test
 _SIGNING = "sign with the webhook's key as Standard Webhooks or GitHub specify; see: Webhooks in docs/events.md"
 _RESERVED = "decide"
@@ -62,10 +63,10 @@ def check(hook: Hook | None, headers: Mapping[str, str], body: bytes, now: datet
     """
     key, at, signed = (headers.get(name, "") for name in _HEADERS)
     in_time = at.isascii() and at.isdecimal() and abs(now.timestamp() - int(at[:12])) <= WINDOW_S
-    signed_body = headers.get("x-hub-signature-256", "")
+    signed_body = headers.get(_OF_GITHUB, "")
     if not signed_body:
         if lacks := [name for name in _HEADERS if not headers.get(name)]:
-            raise Denied(f"lacks {', '.join(lacks)}", where="headers", hint=_SIGNING)
+            raise Denied(f"lacks {', '.join(lacks)}, or {_OF_GITHUB}", where="headers", hint=_SIGNING)
         if not in_time:
             raise Denied("webhook-timestamp is not within five minutes of now", hint=_SIGNING)
     if hook is not None and hook.style == GITHUB:

@@ -47,6 +47,24 @@ def test_results_wait_for_the_digest_and_questions_do_not() -> None:
     assert due(Target(command="true", digest="06:00", quiet="22:00-07:00"), "20T08:00") == ("21T07:00", True)
 
 
+@pytest.mark.parametrize(
+    ("digest", "fires", "is_early"),
+    [
+        ("08:00", "20T07:00", True),
+        ("08:05", "20T07:00", True),
+        ("08:15", "20T07:00", False),
+        ("07:59", "20T07:00", False),
+        ("00:00", "20T22:55", True),
+        ("", "20T07:00", False),
+    ],
+)
+def test_a_digest_within_some_minutes_after_a_fire_is_too_early_for_its_answer(
+    digest: str, fires: str, *, is_early: bool
+) -> None:
+    target = Target(command="true", digest=digest, timezone="Europe/Berlin")
+    assert target.is_early_for(at(fires)) is is_early
+
+
 def test_a_target_wants_what_it_names_and_all_if_it_names_nothing() -> None:
     chosen = Target(command="true", on=("failure",), tasks=("backup",), channels=("ops",))
     assert chosen.wants("failure", "backup", "ops")
