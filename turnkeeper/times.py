@@ -110,12 +110,12 @@ def written_time(text: str, now: datetime, *, past: bool = False) -> str:
     >>> now = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)  # a Friday
     >>> [written_time(text, now) for text in ("2h", "tomorrow 9am", "mon 17:30", "noon")]
     ['2026-11-20T17:30:00Z', '2026-11-21T09:00:00', '2026-11-23T17:30:00', '2026-11-21T12:00:00']
-    >>> written_time("1d", now, past=True), written_time("2h ago", now), written_time("9am", now, past=True)
-    ('2026-11-19T15:30:00Z', '2026-11-20T13:30:00Z', '2026-11-20T09:00:00')
+    >>> [written_time(text, now, past=True) for text in ("1d", "2h ago", "9am", "next mon 9am")]
+    ['2026-11-19T15:30:00Z', '2026-11-20T13:30:00Z', '2026-11-20T09:00:00', '2026-11-23T09:00:00']
 
     Args:
-        text: a duration, perhaps with `in` before or `ago` after it; a day (today, tomorrow, yesterday, a weekday, a
-            date) and a time of day (9am, 17:30, noon), or only one of these. Any other text is returned unchanged.
+        text: a duration, perhaps with `in` before or `ago` after it; a day (today, tomorrow, yesterday, mon, next mon,
+            a date) and a time of day (9am, 17:30, noon), or only one of these. Any other text is returned unchanged.
         now: the present time, in the zone of the text's days.
         past: True if a duration, a weekday or a time of day alone means a time before now.
     """
@@ -133,8 +133,9 @@ def written_time(text: str, now: datetime, *, past: bool = False) -> str:
 
 def _wall_time(words: str, now: datetime, *, past: bool) -> str:
     """Return the wall time of a day, a time of day, or both. Return an empty string for any other text."""
-    first, _, rest = words.partition(" ")
-    day, rest = _day(first, now, past=past), rest.strip().removeprefix("at ")
+    first, _, rest = words.removeprefix("next ").partition(" ")
+    day = _day(first, now, past=past and not words.startswith("next "))
+    rest = rest.strip().removeprefix("at ")
     hour = time_of_day(rest if day else words)
     if hour is None and (day is None or rest):
         return ""

@@ -14,7 +14,7 @@ from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.surfaces import offered, required
-from turnkeeper.console.unseen import in_words, plain
+from turnkeeper.console.unseen import counted, in_words, plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
 from turnkeeper.storage.locking import way_to
@@ -137,6 +137,9 @@ def run(
     if task.state == "paused":
         why = f": {plain(task.paused_note)}" if task.paused_note else ""
         told = "a run by hand runs all the same, and starts the tasks that follow it"
+        paused = chosen.call(wire.ListTasksRequest(state="paused")).tasks
+        if names := offered("followers", paused, spec.name):
+            told += f", but not the paused ones: {', '.join(names)}"
         console.note(f"{spec.name} is paused{why}; {told}")
     fire = chosen.call(request)
     if wait:
@@ -240,12 +243,8 @@ def tick() -> None:
     """
     chosen = runner()
     done = chosen.call(wire.TickRequest())
-    counts = (
-        (done.planned, "task", "planned"),
-        (done.committed, "fire", "committed"),
-        (done.skipped, "time", "skipped"),
-    )
-    typer.echo(", ".join(f"{count} {what}{'' if count == 1 else 's'} {became}" for count, what, became in counts))
+    said = f"{counted(done.planned, 'task')} planned, {counted(done.committed, 'fire')} committed"
+    typer.echo(f"{said}, {counted(done.skipped, 'time')} skipped")
     if chosen.serving:
         return
     try:

@@ -51,6 +51,9 @@ def test_one_approval_for_the_task_is_the_last_one(constellation: Constellation)
     assert turn["interrupts"][0]["message"] == "allowed by standing exception 1"
     explained = constellation.command("task-runner", "explain", "errand")
     assert "memory_put was allowed by standing exception 1" in explained
+    assert "It was allowed by standing exception 1 (given at " in explained
+    assert ", by agent-runtime/cli), so it did not ask you: memory_put" in explained
+    assert "It asked you" not in explained
     (listed,) = constellation.ask("agent-runtime", "approvals", "exceptions", "list")
     assert (listed["uses"], listed["given_by"], listed["task_name"]) == (1, "agent-runtime/cli", "errand")
 

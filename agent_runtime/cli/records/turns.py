@@ -12,6 +12,7 @@ from agent_runtime.model.approval import EXPIRED
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from agent_runtime.model.turn import LONGEST_SUMMARY
+from agent_runtime.permissions.exceptions import ALLOWED_BY
 from turnkeeper import console as terminal
 from turnkeeper.config.json_text import read_object, read_value
 from turnkeeper.config.surfaces import offered
@@ -205,10 +206,13 @@ def questions(turn_id: str) -> list[str]:
     try:
         thread = _answer(wire.GetTurnRequest(turn_id=turn_id)).thread_id
         found = _answer(wire.ListInterruptsRequest(all=True, thread_id=thread)).interrupts
+        used = any(one.turn_id == turn_id and one.message.startswith(ALLOWED_BY) for one in found)
+        excepted = _answer(wire.ListExceptionsRequest(all=True)).exceptions if used else ()
     except TurnkeeperError as error:
         return [] if isinstance(error, NotFound) else [f"The questions of its turn cannot be read: {error}."]
     asked_ = sorted((to_json(one) for one in found if one.turn_id == turn_id), key=lambda row: str(row["created_at"]))
-    return [line for row in asked_ for line in _question(row)]
+    given = {one.number: to_json(one) for one in excepted}
+    return [line for row in asked_ for line in _question(row, given)]
 
 
 def _answer(request: Any) -> Any:
@@ -218,8 +222,12 @@ def _answer(request: Any) -> Any:
         return held(request)
 
 
-def _question(row: Row) -> Iterator[str]:
+def _question(row: Row, given: Mapping[int, Row]) -> Iterator[str]:
     asks = clipped(asked(row), LONGEST_QUESTION)
+    if (exception := given.get(row["exception"])) and row["message"].startswith(ALLOWED_BY):
+        by = f", by {exception['given_by']}" if exception["given_by"] else ""
+        yield f"It was {row['message']} (given at {exception['given_at']}{by}), so it did not ask you: {asks}."
+        return
     yield f"It asked you at {row['created_at']}: {asks}{'' if asks.endswith(('.', '?', '!')) else '.'}"
     if row["decision"] == EXPIRED:
         yield f"Its request expired at {row['resolved_at']}: {row['message']}."

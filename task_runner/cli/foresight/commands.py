@@ -36,6 +36,9 @@ def explain(
     """
     given = at if time_of_day(at) else console.time_given(at, past=True)
     answer = runner().call(wire.ExplainFireRequest(name=name, at=given))
+    coming = console.time_given(at)
+    if answer.verdict == "before_creation" and not coming.endswith("Z") and coming != given:  # a weekday without a date
+        answer = runner().call(wire.ExplainFireRequest(name=name, at=coming))
     asked = offered("questions of a turn", answer.fire.turn_id) or ()
     if output in {console.Output.TABLE, console.Output.WIDE}:
         deliveries = offered("deliveries of a fire", console.home(), texts.entry_name(answer.fire)) or ()

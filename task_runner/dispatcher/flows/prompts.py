@@ -119,6 +119,11 @@ def names_before(filters: Iterable[str]) -> Sequence[str]:
     return next((text.removeprefix(_AFTER).split(",") for text in filters if text.startswith(_AFTER)), [])
 
 
+def followers(tasks: Iterable[Any], name: str) -> list[str]:
+    """Return the names of the tasks, of those given, that follow a named task."""
+    return [task.spec.name for task in tasks if name in names_before(task.spec.filters)]
+
+
 def followed(on: EventTrigger) -> str:
     """Describe the trigger of a task with `--after`; empty for any other trigger, or one with more filters."""
     names = names_before(on.filters) if on.event == SUCCEEDED and len(on.filters) == 1 else ()

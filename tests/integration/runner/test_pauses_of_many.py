@@ -77,3 +77,27 @@ def test_a_label_chooses_what_is_paused_and_what_is_resumed(command: Run, everyt
     assert set(paused(command)) == {"news", "plain"}
     code, _, err = everything("pause", "--tag", "ops")
     assert (code, "is not key=value" in err) == (EXIT_USAGE, True)
+
+
+def test_a_run_by_hand_names_the_followers_that_stay_paused(command: Run, everything: Run) -> None:
+    command("create", "news", *REST)
+    for name in ("plan", "post"):
+        command("create", name, "--after", "news", *REST[2:])
+    command("create", "other", *REST)
+    everything("pause", "--note", "vacation")
+    said = " ".join(command("run", "news")[2].split())
+    assert "starts the tasks that follow it, but not the paused ones: plan, post" in said
+    command("resume", "plan")
+    assert "but not the paused ones: post" in command("run", "news")[2].replace("\n", " ")
+    command("resume", "post")
+    assert "but not the paused ones" not in command("run", "news")[2].replace("\n", " ")
+
+
+def test_a_weekday_before_a_task_was_created_means_the_coming_one(command: Run) -> None:
+    command("create", "news", "--cron", "0 8 * * 1", *REST[2:])
+    for text in ("mon 8am", "next mon 8am"):
+        row = json.loads(command("explain", "news", "--at", text, "-o", "json")[1])
+        assert row["verdict"] == "future", (text, row)
+    for text in ("2020-01-06T08:00", "2h ago"):  # a date and a span say which time they mean
+        row = json.loads(command("explain", "news", "--at", text, "-o", "json")[1])
+        assert row["verdict"] == "before_creation", (text, row)

@@ -200,14 +200,16 @@ def cards_in(turn: agents.ConversationTurn) -> list[Card]:
 _ORIGINS = {"web": "the page", "cli": "the command line", "conversation": "a terminal", "mcp": "MCP", "api": "the API"}
 
 
-def origin_of(via: str) -> str:
-    """Describe the origin of a decision, PROGRAM/SURFACE/KEY, or one word.
+def origin_of(via: str, note: str = "") -> str:
+    """Describe the origin of a decision, PROGRAM/SURFACE/KEY, or one word; by its `note`, the standing exception.
 
     >>> origin_of("gateway/web"), origin_of("agent-runtime/cli"), origin_of("gateway/web/link"), origin_of("bot/mcp/k1")
     ('the page', 'the command line', 'the page, link', 'MCP, bot, k1')
-    >>> origin_of("unknown")
-    'unknown'
+    >>> origin_of("unknown"), origin_of("agent-runtime/cli", "allowed by standing exception 1")
+    ('unknown', 'standing exception 1')
     """
+    if note.startswith("allowed by standing exception "):
+        return note.removeprefix("allowed by ")
     program, *rest = via.split("/")
     surface, *key = rest or [program]
     return ", ".join([_ORIGINS.get(surface, surface), *([program] if surface in {"mcp", "api"} else []), *key])
