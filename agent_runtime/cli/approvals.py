@@ -16,6 +16,7 @@ from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
 from turnkeeper.config import json_text
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, lines_of, listing, shown
@@ -61,7 +62,10 @@ def list_(
     answer = read(request)
     found = [to_json(one) for one in answer.interrupts]
     pending = [row for row in found if row["status"] == "pending"]
-    return Listed(found, f"answer with: {resolve_command(pending[0])}" if pending else "nothing waits for you", answer)
+    first = f"answer with: {resolve_command(pending[0])}" if pending else ""
+    more = offered("decisions about knowledge", channel) or ""
+    footer = "; ".join(filter(None, (first, more))) or "nothing waits for you"
+    return Listed(found, footer, answer)
 
 
 @app.command("show")

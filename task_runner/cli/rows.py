@@ -116,12 +116,6 @@ def fire_row(fire: Any) -> dict[str, Any]:
     return row_of(fire, without={"task_name", "entry_id"}) | {"late_s": late_s}
 
 
-def entry_name(fire: Any) -> str:
-    """Return the name of a ledger entry for its deliveries: the fire id, or else the entry and its newest time."""
-    newest = rfc3339(fire.last_nominal_at.ToDatetime(UTC))
-    return fire.fire_id or f"{fire.task_id}:{fire.entry_id}:{newest}:skipped"
-
-
 def row_of(message: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
     """Return a message's fields by name, with times as RFC 3339, and None for an absent time or an empty text."""
     row: dict[str, Any] = {}

@@ -263,8 +263,8 @@ def history(
             zone = runner().call(wire.GetTaskRequest(name=name)).spec.timezone if name else ""
             getattr(request, field).FromDatetime(texts.time_of(given, f"--{field}", zone, past=True))
     answer = runner().call(request)
-    told = offered("deliveries of fires", console.named_home(), [*map(texts.entry_name, answer.fires)]) or {}
-    rows = [texts.fire_row(fire) | {"deliveries": told.get(texts.entry_name(fire), [])} for fire in answer.fires]
+    told = offered("deliveries of fires", console.named_home(), answer.fires) or [[] for _ in answer.fires]
+    rows = [texts.fire_row(fire) | {"deliveries": sent} for fire, sent in zip(answer.fires, told, strict=True)]
     delivered = [texts.column("DELIVERED", "deliveries", "-")] if any(row["deliveries"] for row in rows) else []
     named = {fire.task_id: fire.task_name for fire in answer.fires}
     of_task = [] if request.name else [console.Column("TASK", lambda row: named[row["task_id"]])]

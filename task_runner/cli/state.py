@@ -22,7 +22,6 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _POLL_S = 0.1
 _OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running"})
-_FOR_AUTHOR = frozenset({"interrupted", "held"})
 
 
 def pause(
@@ -61,8 +60,7 @@ def disable(
 
     Example: turnkeeper task disable digest
     """
-    request = wire.DisableTaskRequest(name=name, cancel_running=cancel_running)
-    _change(request, output, "disabled")
+    _change(wire.DisableTaskRequest(name=name, cancel_running=cancel_running), output, "disabled")
 
 
 def cancel(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
@@ -137,10 +135,7 @@ def run(
     if task.state == "paused":
         why = f": {plain(task.paused_note)}" if task.paused_note else ""
         told = "a run by hand runs all the same, and starts the tasks that follow it"
-        paused = chosen.call(wire.ListTasksRequest(state="paused")).tasks
-        if names := offered("followers", paused, spec.name):
-            told += f", but not the paused ones: {', '.join(names)}"
-        console.note(f"{spec.name} is paused{why}; {told}")
+        console.note(f"{spec.name} is paused{why}; {told}{offered('paused followers', chosen, spec.name) or ''}")
     fire = chosen.call(request)
     if wait:
         fire = _follow(chosen, fire)
@@ -154,7 +149,7 @@ def run(
         _show_answer(chosen, fire, spec.channel, output)
     if not wait or fire.outcome == "succeeded":
         return 0
-    if fire.outcome not in _FOR_AUTHOR:
+    if fire.outcome not in {"interrupted", "held"}:
         return EXIT_FAILURE
     console.note("it waits for your decision: turnkeeper triage")
     return EXIT_DENIED
@@ -214,12 +209,12 @@ def emit(
     chosen = runner()
     answer = chosen.call(request)
     row = {"event": event, "id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}
-    tasks = "no task" if not answer.matched else f"{answer.matched} task{'s' if answer.matched > 1 else ''}"
+    row["paused"] = list(answer.paused)
+    tasks = counted(answer.matched, "task") if answer.matched else "no task"
     said = "recorded before: nothing happens" if answer.duplicate else f"triggers {tasks}"
     console.show_record(row, output, name_key="id", lines=[("event", event), ("id", answer.event_id), ("result", said)])
-    waiting = chosen.call(wire.ListTasksRequest(state="paused")).tasks if answer.matched else ()
-    if names := [task.spec.name for task in waiting if task.spec.on == event]:
-        console.note(f"paused, so the event is skipped: {', '.join(names)}")
+    if answer.paused:
+        console.note(f"paused, so the event is skipped: {', '.join(answer.paused)}")
     chosen.note_unless_serving()
 
 

@@ -40,11 +40,13 @@ class TakenIn:
     Attributes:
         fresh: number of events that had not been recorded before.
         matched: number of triggers: an event counts once for each task whose filters match it.
+        paused: names of the tasks among them that are paused, so that they skip the events.
     """
 
     planned: Planned = field(default_factory=Planned)
     fresh: int = 0
     matched: int = 0
+    paused: Sequence[str] = ()
 
 
 def take_in(session: Session, events: Sequence[model_events.Event], now: datetime) -> TakenIn:
@@ -65,7 +67,8 @@ def take_in(session: Session, events: Sequence[model_events.Event], now: datetim
     done = Planned(events=facts) + (_write(session, decisions) if decisions else Planned())
     # Only a task with a schedule has scheduled times that an event's fire replaces.
     done += plan_tasks(session, [task.id for task, made in decisions if made.fires and task.definition.is_hybrid], now)
-    return TakenIn(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())))
+    paused = [task.definition.name for task, _ in decisions if task.state is TaskState.PAUSED]
+    return TakenIn(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())), paused=paused)
 
 
 def _triggers(

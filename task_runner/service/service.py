@@ -336,7 +336,8 @@ class Service:
         event = read_emitted(request, now, self._entropy.hex(12))
         taken = await self._store.change(lambda session: emit(session, event, now))
         self._record(taken.planned.events)
-        return wire.EmitEventResponse(duplicate=not taken.fresh, matched=taken.matched, event_id=event.id)
+        told: dict[str, Any] = {"matched": taken.matched - len(taken.paused), "paused": taken.paused}
+        return wire.EmitEventResponse(duplicate=not taken.fresh, event_id=event.id, **told)
 
     async def tick(self, _request: wire.TickRequest) -> wire.TickResponse:
         """Plan the times that are due now."""

@@ -117,6 +117,9 @@ def test_success_failure_and_a_question_arrive_once_for_each_fire_signed_with_th
     assert "DELIVERED" in constellation.command("turnkeeper", "task", "history", "news")
     (row,) = constellation.ask("turnkeeper", "task", "history", "boiler")
     assert row["deliveries"] == ["ops: delivered", "ops: delivered"]
+    with serving(constellation.home, "\n[delivery]\nenabled = true\n") as web:
+        web.log_in()
+        assert f"{good.key} (success) to ops was delivered" in web.ask("/ui/tasks/news/slot", cookie=web.cookie).body
 
 
 def test_a_command_gets_the_arguments_of_the_call_that_waits_and_the_link_that_decides_it(

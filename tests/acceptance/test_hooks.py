@@ -53,6 +53,7 @@ def test_a_signed_request_fires_the_task_that_waits_for_it_once_with_its_body(co
         constellation.create("sweep", "--on", "hook.deploys", "--filter", "branch~=^release/", "--debounce", "0s")
         first = send(web, BODY, signed(secret, BODY))
         assert (first.status, json.loads(first.body)["matched"]) == (202, 1)
+        assert json.loads(first.body)["paused"] == []
         again = send(web, BODY, signed(secret, BODY))
         assert (again.status, json.loads(again.body)["duplicate"]) == (202, True)
         constellation.await_outcome("sweep", "succeeded")
@@ -60,6 +61,9 @@ def test_a_signed_request_fires_the_task_that_waits_for_it_once_with_its_body(co
         prompt = constellation.conversation()[-1]["messages"][0]["text"]
         assert "release/2" in prompt
 
+        constellation.command("task-runner", "pause", "sweep")
+        paused = json.loads(send(web, BODY, signed(secret, BODY, key="msg_4")).body)
+        assert (paused["matched"], paused["paused"]) == (0, ["sweep"])
         assert send(web, b"[1]", signed(secret, b"[1]", key="msg_2")).status == 202
         assert send(web, b"no json", signed(secret, b"no json", key="msg_3")).status == 422
 

@@ -74,7 +74,7 @@ SHOWN = {
     "task create file": r"when folder.scans comes",
     "loop create": r"every 15m",
     "send": r"trains",
-    "approvals list": r"nothing waits for you",
+    "approvals list": r"1 proposal: turnkeeper triage",
     "categories show": r"tools: +conversation.read",
     "keys rotate": r"key \w+ is in use for envelopes",
     "backup": r"\d+ files, as of",

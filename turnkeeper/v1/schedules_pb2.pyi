@@ -1723,21 +1723,27 @@ class EmitEventResponse(_message.Message):
     DUPLICATE_FIELD_NUMBER: _builtins.int
     MATCHED_FIELD_NUMBER: _builtins.int
     EVENT_ID_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     """an event of that name and id was taken before: this one changed nothing"""
     matched: _builtins.int
     """how many tasks it triggers; some may fold or skip it: see their history"""
     event_id: _builtins.str
+    @_builtins.property
+    def paused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the tasks that skip it because they are paused; they do not count as matched"""
+
     def __init__(
         self,
         *,
         duplicate: _builtins.bool = ...,
         matched: _builtins.int = ...,
         event_id: _builtins.str = ...,
+        paused: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "event_id", b"event_id", "matched", b"matched"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "event_id", b"event_id", "matched", b"matched", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

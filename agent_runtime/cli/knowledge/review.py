@@ -14,7 +14,7 @@ from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, console, note, show_record
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, lines_of, listing
-from turnkeeper.console.unseen import plain
+from turnkeeper.console.unseen import plain, waiting_line
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -236,3 +236,10 @@ def list_revalidation(
     answer = read(request)
     footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"
     return Listed([to_json(item) for item in answer.items], footer, answer)
+
+
+def waiting(channel: str) -> str:
+    """Return a line about the proposals and contradictions that wait, of one channel or of all; empty if none wait."""
+    found = [one for one in read(wire.ListChannelsRequest()).channels if channel in {"", one.name}]
+    proposed, deviations = (sum(getattr(one, name) for one in found) for name in ("proposed", "deviations"))
+    return waiting_line(waiting=0, proposed=proposed, deviations=deviations)

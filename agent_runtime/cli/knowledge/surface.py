@@ -30,6 +30,7 @@ SURFACE = Surface(
     place=21,
     commands=_COMMANDS,
     offers={
+        "decisions about knowledge": "agent_runtime.cli.knowledge.review:waiting",
         "knowledge-jobs": "agent_runtime.graph.offline.knowledge:jobs",
         "subagents": "agent_runtime.graph.offline.knowledge:subagents",
     },

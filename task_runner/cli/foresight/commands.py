@@ -41,7 +41,7 @@ def explain(
         answer = runner().call(wire.ExplainFireRequest(name=name, at=coming))
     asked = offered("questions of a turn", answer.fire.turn_id) or ()
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        deliveries = offered("deliveries of a fire", console.home(), texts.entry_name(answer.fire)) or ()
+        deliveries = offered("deliveries of a fire", console.home(), answer.fire) or ()
         for line in (*answer.lines, *asked, *deliveries):
             console.say(console.for_people(line))
         return

@@ -17,6 +17,7 @@ from task_runner.model.task import HOSTED, Definition, EventTrigger, Fire, repla
 from task_runner.timetable import zone
 from turnkeeper.config.json_text import as_data, read_object
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as schedules
 
 MOST = 20  # variables in one prompt
 LAST = "last.answer"
@@ -119,9 +120,11 @@ def names_before(filters: Iterable[str]) -> Sequence[str]:
     return next((text.removeprefix(_AFTER).split(",") for text in filters if text.startswith(_AFTER)), [])
 
 
-def followers(tasks: Iterable[Any], name: str) -> list[str]:
-    """Return the names of the tasks, of those given, that follow a named task."""
-    return [task.spec.name for task in tasks if name in names_before(task.spec.filters)]
+def paused_followers(runner: Any, name: str) -> str:
+    """Return an exception to "starts the tasks that follow it": the paused tasks. Empty if there are none."""
+    paused = runner.call(schedules.ListTasksRequest(state="paused")).tasks
+    names = [task.spec.name for task in paused if name in names_before(task.spec.filters)]
+    return f", but not the paused ones: {', '.join(names)}" if names else ""
 
 
 def followed(on: EventTrigger) -> str:

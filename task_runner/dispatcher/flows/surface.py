@@ -7,7 +7,7 @@ SURFACE = Surface(
     offers={
         "answers": "task_runner.dispatcher.flows.answers:answers",
         "followed": "task_runner.dispatcher.flows.prompts:followed",
-        "followers": "task_runner.dispatcher.flows.prompts:followers",
+        "paused followers": "task_runner.dispatcher.flows.prompts:paused_followers",
         "tasks before": "task_runner.dispatcher.flows.answers:explained",
         "missing before": "task_runner.dispatcher.flows.answers:missing",
         "all before succeeded": "task_runner.dispatcher.flows.answers:is_whole",

@@ -73,9 +73,8 @@ class Hooks:
         self._failpoints.reach("hooks.checked")
         answer = await daemons.EmitEvent(asked)
         self._failpoints.reach("hooks.emitted")
-        return JSONResponse(
-            {"event_id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}, 202
-        )
+        told = {"event_id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}
+        return JSONResponse(told | {"paused": [*answer.paused]}, 202)
 
     def _is_too_often(self, name: str) -> bool:
         """Count a request for any name. The answer does not tell which names exist."""

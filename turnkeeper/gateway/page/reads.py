@@ -56,14 +56,22 @@ class Reads:
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
+        soon, paused = views.soonest(tasks.tasks, NEXT), [one for one in tasks.tasks if one.HasField("paused_until")]
         return await self._shell.page(
             request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
-            zones=zones, soon=views.soonest(tasks.tasks, NEXT), spent=views.by(spent, "name"),
+            zones=zones, soon=soon, spent=views.by(spent, "name"),
             said=[turn for turn in turns.turns if turn.summary][:MOST_SAID],
             stopped=views.stopped_by_budget(tasks.tasks), failing=failing,
-            paused=[task for task in tasks.tasks if task.HasField("paused_until")],
+            paused=paused, resumed=[] if soon else await self._resumed(paused),
             lost=[one["node"] for one in machines if "stale" in one["status"]],
         )  # fmt: skip
+
+    async def _resumed(self, paused: list[schedules.Task]) -> list[tuple[schedules.Task, Any]]:
+        """Return paused tasks with their first time after the pause, soonest first."""
+        asked = [schedules.PreviewScheduleRequest(name=task.spec.name, count=1) for task in paused]
+        found = zip(paused, await asyncio.gather(*map(self._ask, asked)), strict=True)
+        times = [(task, answer.nominals[0].nominal_at) for task, answer in found if answer.nominals]
+        return sorted(times, key=lambda pair: pair[1].ToNanoseconds())
 
     async def _machines(self) -> tuple[list[Any], str]:
         """Return the machines that share the store, and its queue in words or why it is not known."""
@@ -210,8 +218,9 @@ class Reads:
         task = await self._ask(schedules.GetTaskRequest(name=name), needed=True)
         asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
         found = await self._ask(asked, needed=True)
+        told, _ = await self._stored(self._shell.answers.deliveries(found.fire))
         return await self._shell.page(
-            request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name
+            request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, told=told, name=name
         )
 
     async def timeline(self, request: Request) -> Response:

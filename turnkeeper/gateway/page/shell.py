@@ -212,6 +212,11 @@ class Answers:
         found = await self._stored("deliveries", lambda: [*(offered("failing deliveries", self._gateway.home) or ())])
         return list(found)
 
+    async def deliveries(self, fire: schedules.Fire) -> list[str]:
+        """Return a sentence about each delivery of a fire, as `explain` prints them. Raises TurnkeeperError."""
+        read = partial(offered, "deliveries of a fire", self._gateway.home, fire)
+        return list(await self._stored(f"deliveries of {fire.task_id}:{fire.entry_id}", read) or ())
+
     async def prices(self) -> Any:
         """Return the prices of the home. None if its settings have none."""
         return await asyncio.to_thread(offered, "read prices", self._gateway.home)

@@ -233,8 +233,12 @@ def why_of(fire: schedules.Fire) -> str:
 
 
 def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[schedules.Fire]:
-    """Return, in order, the fires from `since` on that failed, did not run, or cover several scheduled times."""
+    """Return, in order, the fires from `since` on that failed, did not run, or cover several scheduled times.
+
+    Omit what a pause skipped, because the author wanted that.
+    """
     bad = (fire for fire in fires if fire.outcome in {"failed", "rejected", "skipped", "cancelled"} or fire.count > 1)
+    bad = (fire for fire in bad if (fire.outcome, fire.reason) != ("skipped", "paused"))
     times = ((fire, instant(fire.fired_at) or instant(fire.nominal_at)) for fire in bad)
     return [fire for fire, at in times if at is not None and at >= since]
 

@@ -194,6 +194,7 @@ def test_what_went_wrong_is_what_failed_was_skipped_or_stands_for_more() -> None
         fire("succeeded", NOW - hour, count=2),
         fire("rejected", NOW - hour, reason="its approval was rejected: send"),
         fire("failed", NOW - 30 * hour),
+        fire("skipped", NOW - hour, reason="paused", count=3),  # as the author wanted
     ]
     found = views.went_wrong(fires, NOW - timedelta(days=1))
     assert [(one.outcome, views.why_of(one)) for one in found] == [
