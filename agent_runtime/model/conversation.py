@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from agent_runtime.model.mapping import stamp, to_message
-from agent_runtime.model.turn import InterruptRecord, MessageRecord, TurnRecord
+from agent_runtime.model.turn import VALUES, InterruptRecord, MessageRecord, TurnRecord
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NOTHING_TO_DO = "nothing to do this fire"
@@ -51,7 +51,8 @@ def _message(record: MessageRecord) -> wire.Message:
         wire.ToolCall(id=call.id, name=call.name, args_json=json.dumps(dict(call.args), ensure_ascii=False))
         for call in record.said.tool_calls
     ]
-    return to_message(wire.Message, record.said, tool_calls=calls, at=record.at)
+    more = {"role": "values", "tool_call_id": ""} if record.said.tool_call_id == VALUES else {}
+    return to_message(wire.Message, record.said, tool_calls=calls, at=record.at, **more)
 
 
 def _did_nothing(turn: TurnRecord, said: Sequence[wire.Message], asked: Sequence[wire.Interrupt]) -> bool:

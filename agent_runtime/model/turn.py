@@ -17,6 +17,7 @@ GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # th
 LIMITS = ("seconds", "tool_calls", "tokens")
 Effect = Literal["read", "external-read", "write"]
 LONGEST_SUMMARY = 200  # length limit of a turn's stored last words, in characters
+VALUES = "turnkeeper:values"  # instead of the call: fields that a graph returned besides its answer
 READ, WRITTEN = "tokens_in", "tokens_out"
 MODEL = "turnkeeper_model"  # key in the metadata of our own agent's answers for the model's name in the settings
 Used = Counter[tuple[str, str]]  # tokens by model and READ or WRITTEN; the name of an unknown model is empty
@@ -193,7 +194,7 @@ class Said:
     """One message of a turn.
 
     Attributes:
-        tool_call_id: the call that a tool's message answers.
+        tool_call_id: the call that a tool's message answers, or `VALUES`.
     """
 
     role: Literal["author", "agent", "tool", "trigger"]

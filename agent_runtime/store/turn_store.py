@@ -393,14 +393,14 @@ class Store:
         *,
         error: str = "",
         said: Transcript | None = None,
-        returned: tuple[str, bool] = ("", False),
+        returned: tuple[Said | None, str] = (None, ""),
         wakeup_tool: str = "",
     ) -> Finished:
         """Write the end of a turn, and release fires and messages that waited for it. A second end changes nothing.
 
         `state` is succeeded, failed or cancelled; a succeeded turn without text may become silent. `error` is one
         sentence, for failed and cancelled. `said` holds all messages of the turn, with its tokens, if known. `returned`
-        is the text that the graph returned, and True if it is a message; a turn without other text gets this text.
+        is a line for what the graph returned, and its kind. A `message` is added only to a turn without other text.
         `wakeup_tool` names the tool with which the turn asks for its next iteration.
         """
         turn = _turn(connection, turn_id)
@@ -409,10 +409,10 @@ class Store:
             counted = said[1] != turn.used
             turn = _turn(connection, turn_id) if counted else turn
         ends_well = state == "succeeded" and not turn_reads.is_cancelled(connection, turn_id)
-        text, spoken = returned
-        shows = spoken or not (turn.grant.silent and turn.trigger == "fire")
-        if text and shows and turn.status not in FINISHED and not turn_writes.last_words(connection, turn_id):
-            turn_writes.add_line(connection, turn_id, Said(role="agent", text=text), at)
+        (line, kind), silent = returned, turn.grant.silent and turn.trigger == "fire"
+        hidden = silent if kind == "answer" else kind == "message" and turn_writes.last_words(connection, turn_id)
+        if line is not None and not hidden and turn.status not in FINISHED:
+            turn_writes.add_line(connection, turn_id, line, at)
         vain = turn_writes.misasked(connection, turn, wakeup_tool) if ends_well else ""
         return self._end(connection, at, turn, state, error or vain)
 

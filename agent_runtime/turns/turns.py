@@ -18,7 +18,7 @@ from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import Waits
 from agent_runtime.model.decide import UNFINISHED, Action, Decision, Facts, Position, decide
 from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import InterruptRecord, TurnRecord
+from agent_runtime.model.turn import InterruptRecord, Said, TurnRecord
 from agent_runtime.store.leases import Fenced
 from agent_runtime.store.turn_reads import get_turn, is_cancelled, last_answer, newest_on_thread
 from agent_runtime.store.turn_store import Finished, Store, Transcript
@@ -482,7 +482,7 @@ class Turns:
         state: str,
         error: str,
         said: Transcript | None = None,
-        returned: tuple[str, bool] = ("", False),
+        returned: tuple[Said | None, str] = (None, ""),
     ) -> bool:
         told: dict[str, Any] = {"error": error, "said": said, "returned": returned}
         finished = await self._store.finish(turn.turn_id, state, **told, wakeup_tool=WAKEUP_TOOL)

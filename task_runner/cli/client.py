@@ -115,17 +115,13 @@ class Runner:
     def _connect(self) -> Any:
         return importlib.import_module("turnkeeper.rpc.channel").Caller(self.home, via=f"{PROCESS}/cli")
 
-    def answer_of(self, turn_id: str, channel: str) -> str:
-        """Return the last text of a turn, as the runtime shows it in its channel; empty if the turn has no text.
-
-        Raises TurnkeeperError.
-        """
+    def last_texts(self, turn_id: str, channel: str) -> dict[str, str]:
+        """Return the last text of each role in a turn, as its channel shows it. Raises TurnkeeperError."""
         asked = importlib.import_module("turnkeeper.v1.agent_runtime_pb2").GetConversationRequest(
             channel=channel, limit=_NEWEST_TURNS
         )
         turns = (self._caller or self._connect()).GetConversation(asked).turns
-        said = [one.text for turn in turns if turn.turn_id == turn_id for one in turn.messages if one.role == "agent"]
-        return said[-1].strip() if said else ""
+        return {one.role: one.text.strip() for turn in turns if turn.turn_id == turn_id for one in turn.messages}
 
     def is_served_elsewhere(self) -> bool:
         """Return whether a runner on another machine that shares the home's store is running."""

@@ -22,6 +22,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _POLL_S = 0.1
 _OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running"})
+_ANSWERED = frozenset({"succeeded", "rejected"})
 
 
 def pause(
@@ -137,16 +138,19 @@ def run(
         told = "a run by hand runs all the same, and starts the tasks that follow it"
         console.note(f"{spec.name} is paused{why}; {told}{offered('paused followers', chosen, spec.name) or ''}")
     fire = chosen.call(request)
+    said = dict[str, str]()
     if wait:
         fire = _follow(chosen, fire)
-    row = fire_row(fire)
+        with suppress(TurnkeeperError):  # the answer exists, but its runtime does not answer now
+            said = chosen.last_texts(fire.turn_id if fire.outcome in _ANSWERED else "", spec.channel)
+    row = fire_row(fire) | ((offered("answer and values", said) or {}) if wait else {})
     lines = [(key, in_words(str(row[key]))) for key in ("fire_id", "outcome", "reason", "turn_id") if row[key]]
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
     if spec.budget or spec.HasField("max_fires") or spec.HasField("pause_after_failures"):
         console.note("a manual run counts toward the budget, not toward --max-fires and --pause-after-failures")
-    if wait and fire.outcome in {"succeeded", "rejected"}:
-        _show_answer(chosen, fire, spec.channel, output)
+    if wait and fire.outcome in _ANSWERED:
+        _show_answer(fire, said, spec.channel, output)
     if not wait or fire.outcome == "succeeded":
         return 0
     if fire.outcome not in {"interrupted", "held"}:
@@ -155,18 +159,15 @@ def run(
     return EXIT_DENIED
 
 
-def _show_answer(chosen: Runner, fire: Any, channel: str, output: console.Output) -> None:
-    """Print the text of the turn, as its channel shows it, and where to find the rest."""
+def _show_answer(fire: Any, said: dict[str, str], channel: str, output: console.Output) -> None:
+    """Print the text of the turn and its fields, as its channel shows them, and where to find the rest."""
     if fire.reason == "silent":
         console.note(f"it wrote no message; its actions: turnkeeper turns show {fire.turn_id}")
         return
-    said = ""
-    if fire.turn_id and output in {console.Output.TABLE, console.Output.WIDE}:
-        with suppress(TurnkeeperError):  # the answer exists, but its runtime does not answer now
-            said = chosen.answer_of(fire.turn_id, channel)
-    if said:
-        console.say(f"\n{offered('fields in words', said) or said}\n")
-    console.note(f"{'all of it' if said else 'its answer'}: turnkeeper conversation show {channel}")
+    shown = [offered("fields in words", text) or text for role in ("agent", "values") if (text := said.get(role))]
+    if shown and output in {console.Output.TABLE, console.Output.WIDE}:
+        console.say("\n" + "\n\n".join(shown) + "\n")
+    console.note(f"{'all of it' if shown else 'its answer'}: turnkeeper conversation show {channel}")
 
 
 def _follow(chosen: Runner, fire: Any) -> Any:

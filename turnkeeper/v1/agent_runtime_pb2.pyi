@@ -1218,7 +1218,7 @@ class Message(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """author, agent, tool, trigger"""
+    """author, agent, tool, trigger; values: fields that a graph returned besides its answer, as a JSON object"""
     text: _builtins.str
     tool_call_id: _builtins.str
     """the call that a tool's message answers"""

@@ -5,7 +5,10 @@ from turnkeeper.config.surfaces import Later, Panel, Surface
 SURFACE = Surface(
     name="chat",
     place=10,
-    offers={"fields in words": "agent_runtime.cli.chat.texts:fields_text"},
+    offers={
+        "fields in words": "agent_runtime.cli.chat.texts:fields_text",
+        "answer and values": "agent_runtime.cli.chat.texts:answer_and_values",
+    },
     commands={
         "send": Later(
             "agent_runtime.cli.chat.conversation:send", "Send a message into a channel's conversation.", Panel.TALK

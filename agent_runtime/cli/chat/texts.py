@@ -75,10 +75,21 @@ def fields_text(text: str, role: str = "agent") -> str:
     >>> fields_text('{"sky": "rain", "at": ["po…'), fields_text('{"sky": "rain", "dep…')
     ('sky: rain\nat:\n  - po…', 'sky: rain…')
     """
-    if role != "agent" or not text.lstrip().startswith("{"):
+    if role not in {"agent", "values"} or not text.lstrip().startswith("{"):
         return ""
     value, cut = (_before_cut(text[:-1]), "…") if text.endswith("…") else (parsed(text), "")
     return "\n".join(_lines_of(value)) + cut if isinstance(value, dict) and value else ""
+
+
+def answer_and_values(said: Mapping[str, str]) -> dict[str, Any]:
+    """Return the answer of a turn, from its last texts by role, and the fields that its graph returned.
+
+    >>> answer_and_values({"agent": "Done.", "values": '{"depth": 7}'}), answer_and_values({"agent": '{"depth": 7}'})
+    ({'answer': 'Done.', 'values': {'depth': 7}}, {'answer': '{"depth": 7}', 'values': {'depth': 7}})
+    """
+    answer = said.get("agent", "")
+    values = parsed(said.get("values") or answer)
+    return {"answer": answer, "values": values if isinstance(values, dict) else {}}
 
 
 def _before_cut(text: str) -> Any:

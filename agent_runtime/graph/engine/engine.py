@@ -164,11 +164,10 @@ class LocalEngine(Engine):
             return Ended(stopped="failed", error=f"stopped before {', '.join(left)}", step=step)
         if raised:
             return Ended(stopped="interrupted", interrupts=raised, step=step)
-        talks = self._foreign and self._schema.keeps_messages
-        if not talks or step.text:
-            return Ended(stopped="end", step=step)
-        looking = offered("returned values", self._checkpoints, snapshot, self._schema)
-        return Ended(stopped="end", step=step, returned=("", False) if looking is None else await looking)
+        told, talks = bool(step.text), self._foreign and self._schema.keeps_messages
+        looks = talks and not (told and not self._schema.outcome(snapshot.values))
+        looking = offered("returned values", self._checkpoints, snapshot, self._schema, told=told) if looks else None
+        return Ended(stopped="end", step=step, returned=(None, "") if looking is None else await looking)
 
     async def _stop(self, thread_id: str, snapshot: Any) -> stops.Stop | None:
         """Return the stop at which the graph waits on a thread; None if there is none or the graph was continued."""

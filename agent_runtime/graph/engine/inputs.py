@@ -389,10 +389,8 @@ def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ..
 def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: Any) -> tuple[Said, ...]:
     """Return a turn's messages, with the structured response of an agent that ends without text."""
     made = _value(values, STRUCTURED)
-    ends_with_text = not own or (isinstance(own[-1], AIMessage) and own[-1].text.strip())
-    if is_empty(made) or ends_with_text:
-        return lines
-    return (*lines, Said(role="agent", text=line_of(made)))
+    ends_with_text = not own or (isinstance(own[-1], AIMessage) and own[-1].text.strip() and not own[-1].tool_calls)
+    return lines if is_empty(made) or ends_with_text else (*lines, Said(role="agent", text=line_of(made)))
 
 
 def hints_of(schema: Any) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class Ended:
         error: one sentence; empty except for `failed`, `timeout` and `refused`.
         step: the turn's messages and costs; without messages, the stored messages stay.
         refused: after a failure, the answered interrupts whose step raised, which are pending again.
-        returned: at the end of a turn without text, the values that its nodes returned (empty for none), and True if
-            they are messages, False if they are other fields of the state.
+        returned: a line for what the nodes returned, and its kind: `message` or `answer` for a turn without another
+            answer, the latter from fields of the state; `values` for fields besides the answer.
     """
 
     stopped: Stopped
@@ -90,7 +90,7 @@ class Ended:
     interrupts: tuple[RaisedInterrupt, ...] = ()
     step: Step = Step(messages=None)
     refused: frozenset[str] = frozenset()
-    returned: tuple[str, bool] = ("", False)
+    returned: tuple[Said | None, str] = (None, "")
 
 
 OnStep = Callable[[Step], Awaitable[None]]

@@ -1,19 +1,20 @@
 """Reports of an author's graph while it runs: its custom events, and the messages and state of its subgraphs.
 
 Reports are for readers who follow the conversation. They are never written to disk, because messages and output are
-stored with the turn. For a turn that produced no text, this module finds the values that its nodes returned.
+stored with the turn. This module also finds the values that the nodes of a turn returned.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from langgraph.types import StateSnapshot
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.engine import inputs, model_output
-from agent_runtime.model.turn import TurnContext
+from agent_runtime.model.turn import VALUES, Said, TurnContext
 from turnkeeper.errors import InvalidInput
 
 WAKE = "wake_after_s"  # in a custom event: when the graph wants to be woken
@@ -98,17 +99,34 @@ def _line(message: Any) -> Iterator[str]:
         )
 
 
-async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.InputSchema) -> tuple[str, bool]:
-    """Return the values that the nodes of a turn returned, or "" for none, and True if they are a message."""
+async def returned(
+    saver: GroupedSaver, end: StateSnapshot, schema: inputs.InputSchema, *, told: bool
+) -> tuple[Said | None, str]:
+    """Return a line for what a turn's nodes returned, and its kind, as `Ended.returned` has them.
+
+    `told` is True if the turn's messages have a text.
+    """
     at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}
     of_turn = {"turn_id": (end.metadata or {}).get("turn_id", "")}
-    steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)]
-    begin = next((one for one in reversed(steps) if one.metadata.get("source") in {"fork", "loop"}), None)
+    steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)][::-1]
+    begin = next((at for at, one in enumerate(steps) if one.metadata.get("source") in {"fork", "loop"}), None)
     if begin is None:
-        return "", False
-    before, after = (one.checkpoint["channel_versions"] for one in (begin, steps[0]))
-    values = {name: value for name, value in end.values.items() if after.get(name) != before.get(name)}
-    known = {one.id for one in inputs.messages_of(begin.checkpoint["channel_values"]) if one.id}
-    fresh = [one for one in inputs.messages_of(values) if one.id is None or one.id not in known]
-    texts = [line.text for line in inputs.said(fresh) if line.role == "agent" and line.text.strip()]
-    return ("\n\n".join(texts), True) if texts else (schema.outcome(values), False)
+        return None, ""
+    versions = [one.checkpoint["channel_versions"] for one in steps[begin:]]
+    values = {name: value for name, value in end.values.items() if versions[-1].get(name) != versions[0].get(name)}
+    own = {*values} & {*schema.outputs} - {inputs.MESSAGES}
+    writes = [
+        at for at, (old, new) in enumerate(pairwise(versions)) if any(old.get(one) != new.get(one) for one in own)
+    ]
+    before = steps[begin + max(writes, default=0)].checkpoint["channel_values"]
+    known = {one.id for one in inputs.messages_of(before) if one.id}
+    fresh = inputs.said([one for one in inputs.messages_of(values) if one.id is None or one.id not in known])
+    texts = [line.text for line in fresh if line.role == "agent" and line.text.strip() and not line.tool_calls]
+    if texts and not told:
+        return Said(role="agent", text="\n\n".join(texts)), "message"
+    is_below = bool(texts) or (told and inputs.STRUCTURED in values)
+    shown = {name: value for name, value in values.items() if not told or name != inputs.STRUCTURED}
+    if not (text := schema.outcome(shown)):
+        return None, ""
+    below = Said(role="tool", text=text, tool_call_id=VALUES)
+    return (below, "values") if is_below else (Said(role="agent", text=text), "answer")

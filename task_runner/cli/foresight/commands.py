@@ -62,7 +62,7 @@ def show_prompt(chosen: Runner, task: wire.Task, output: console.Output) -> bool
         fires = chosen.call(wire.ListFiresRequest(name=name, outcome="succeeded", limit=1)).fires
         try:
             channel = chosen.call(wire.GetTaskRequest(name=name)).spec.channel
-            return chosen.answer_of(fires[0].turn_id, channel) if fires else ""
+            return chosen.last_texts(fires[0].turn_id, channel).get("agent", "") if fires else ""
         except TurnkeeperError as error:
             away.append(f"the last answer of {name} is unavailable now: {error}")
             return ""

@@ -170,3 +170,49 @@ async def test_a_structured_result_is_shown_a_field_to_a_line(bench: AuthorsBenc
     shown = out.file.getvalue()  # type: ignore[attr-defined]
     assert "  agent      sky: clear\n             degrees:\n               - 3\n               - 9\n" in shown
     assert "degrees:" in terminal.file.getvalue()  # type: ignore[attr-defined]
+
+
+SURVEY = """
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+class State(MessagesState):
+    topic: str
+    sources: list[str]
+    report: str
+
+def gather(state):
+    call = {"name": "look", "args": {}, "id": f"call-{len(state['messages'])}"}
+    return {"messages": [AIMessage("I gather sources first.", tool_calls=[call])], "sources": ["pond"]}
+
+def write(state):
+    said = [] if state["messages"][0].content == "quiet" else [AIMessage("The survey is done.")]
+    return {"report": f"about {len(state['sources'])} source", "messages": said}
+
+graph = StateGraph(State).add_sequence([gather, write]).add_edge(START, "gather")
+"""
+PREAMBLE = ("agent", "I gather sources first.")
+FIELDS = '{"sources": ["pond"], "report": "about 1 source"}'
+
+
+async def test_a_message_that_calls_tools_is_no_answer_and_the_returned_fields_are(bench: AuthorsBench) -> None:
+    bench.bring(SURVEY)
+    await bench.open()
+    event = await bench.run(prompt="quiet")
+    (turn,) = await bench.conversation()
+    assert [(one.role, one.text) for one in turn.messages[1:]] == [PREAMBLE, ("agent", FIELDS)]
+    assert event.summary == FIELDS
+
+
+async def test_the_fields_stand_below_the_message_that_answers(bench: AuthorsBench) -> None:
+    bench.bring(SURVEY)
+    await bench.open()
+    event = await bench.run(prompt="talk")
+    assert event.state == STATES.SUCCEEDED, event.error
+    (turn,) = await bench.conversation()
+    said = [(one.role, one.text) for one in turn.messages[1:]]
+    assert said == [PREAMBLE, ("agent", "The survey is done."), ("values", FIELDS)]
+    assert event.summary == "The survey is done."
+    out = Console(file=io.StringIO(), width=100)
+    LineView(out).take(turn)
+    assert "report: about 1 source" in out.file.getvalue()  # type: ignore[attr-defined]
