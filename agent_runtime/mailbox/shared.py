@@ -74,7 +74,7 @@ class Ownership:
         self.agents: Collection[str] = (triggers.FIRST_AGENT,)
         self.lacks: Callable[[bytes], Collection[str]] = lambda _data: ()
         self.others: Callable[[], Sequence[Mapping[str, str]]] = tuple
-        self._elsewhere: set[str] = set()  # agents that only other machines host
+        self._elsewhere: set[str] = set()  # agents and tags that only other machines have
         self._left: dict[str, float] = {}  # by thread: the monotonic time until which the thread is left to others
         self._on_lost: Callable[[str], None]
         self._strays: set[Lease] = set()
@@ -183,7 +183,7 @@ class Ownership:
                 left.append(row)
             else:
                 own.append(found)
-        if left and not own:
+        if not own and any({row.agent, row.reason}.isdisjoint(self._elsewhere) for row in left):
             self._left[left[0].thread_id] = self._clock.monotonic() + LEFT_S
         return own, left
 
@@ -204,8 +204,10 @@ class Ownership:
             self._elsewhere.add(agent)
             return None
         named = agent if is_worker(agent) else triggers.FIRST_AGENT
-        waits = any(what.startswith(TAG) for what in lacks)  # for a machine that offers the tag
-        return None if waits or any(_can_begin(facts, lacks, named) for facts in self.others()) else fire
+        if tags := [what for what in lacks if what.startswith(TAG)]:
+            self._elsewhere.update(tags)  # the fire waits for a machine that offers the tag
+            return None
+        return None if any(_can_begin(facts, lacks, named) for facts in self.others()) else fire
 
     async def let_go(self, thread_id: str) -> bool:
         """Release a thread; return False if it has envelopes that this process must handle."""

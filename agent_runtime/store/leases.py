@@ -130,6 +130,7 @@ class Row:
     agent: str
     kind: str
     envelope: bytes
+    reason: str
     begun: bool = False
 
 
@@ -155,9 +156,9 @@ def leave(connection: Connection, owner: str) -> None:
 
 
 def wanted(connection: Connection, owner: str, most: int, besides: Collection[str] = ()) -> list[str]:
-    """Return at most `most` threads with waiting envelopes and no other owner.
+    """Return at most `most` threads with waiting envelopes: first those that the owner owns, then those of no owner.
 
-    Ignore fires that wait for the agents in `besides`, because other machines host these agents.
+    Ignore fires that wait for the agents and tags in `besides`, because other machines have them.
     """
     found = _WANTED.values(connection, me=owner, besides=listed(sorted(besides)))
     return list(dict.fromkeys(found))[:most]
@@ -190,7 +191,7 @@ def free(connection: Connection, lease: Lease) -> None:
 def load(connection: Connection, lease: Lease, *, adopt: bool, besides: Collection[str] = ()) -> list[Row]:
     """Claim the oldest envelopes of an owned thread. With `adopt`, include envelopes that an earlier owner had claimed.
 
-    Do not claim fires that wait for the agents in `besides`.
+    Do not claim fires that wait for the agents and tags in `besides`.
     """
     check(connection, lease)
     states = listed(["waiting", "claimed"] if adopt else ["waiting"])
@@ -241,20 +242,15 @@ _RENEW = Statement(
 _LEAVE = Statement(delete(owners).where(owners.c.owner == bindparam("me")))
 # A literal name, because in an upsert a column of `threads` would mean all threads.
 _OWNER_LIVES = exists().where(owners.c.owner == literal_column("threads.owner"), _LIVE)
-_OWNED_BY_LIVING = exists().where(
-    threads.c.thread_id == envelopes.c.thread_id, owners.c.owner == threads.c.owner, _LIVE
-)
-_BY_OTHER = exists().where(
-    threads.c.thread_id == envelopes.c.thread_id,
-    owners.c.owner == threads.c.owner,
-    threads.c.owner != bindparam("me"),
-    _LIVE,
-)
+_OWNED = exists().where(threads.c.thread_id == envelopes.c.thread_id, owners.c.owner == threads.c.owner, _LIVE)
 _DUE = and_(envelopes.c.state == "waiting", envelopes.c.not_before_us <= now_us())
 _SEARCH = select(envelopes.c.thread_id).order_by(envelopes.c.number).limit(MOST_LOOKED_AT)
-_FOR_OTHERS = and_(envelopes.c.kind == FIRE, envelopes.c.state == "waiting", among(envelopes.c.agent, "besides"))
-_LEFT = _SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING)
-_WANTED = Statement(sa.union_all(_SEARCH.where(_DUE, ~_BY_OTHER, ~_FOR_OTHERS), _LEFT))
+_ELSEWHERE = or_(among(envelopes.c.agent, "besides"), among(envelopes.c.reason, "besides"))
+_FOR_OTHERS = and_(envelopes.c.kind == FIRE, envelopes.c.state == "waiting", _ELSEWHERE)
+_HAS_NEWS = exists().where(envelopes.c.thread_id == threads.c.thread_id, _DUE, ~_FOR_OTHERS)
+_OWN = select(threads.c.thread_id).where(threads.c.owner == bindparam("me"), threads.c.owner != "", _HAS_NEWS)
+_LEFT = _SEARCH.where(envelopes.c.state == "claimed", ~_OWNED)
+_WANTED = Statement(sa.union_all(_OWN, _SEARCH.where(_DUE, ~_OWNED, ~_FOR_OTHERS), _LEFT))
 # After the restore of an older copy, the first epoch is greater than all epochs that owners ever had.
 _FIRST_EPOCH = select(sa.cast(meta.c.value, sa.BigInteger)).where(meta.c.key == "first_epoch").scalar_subquery()
 _TAKE = Statement(

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from task_runner.store.events import LISTENING
 from task_runner.store.schema import fires, follow, slots, tasks
+from turnkeeper.storage.nodes import TAG
 from turnkeeper.storage.server.handover import FIRE, SCHEMA, handover_of
 from turnkeeper.storage.statements import TEXT, Statement, among, listed, now_us, one_of, upsert
 from turnkeeper.times import from_us, to_us
@@ -115,6 +116,7 @@ class Shared:
         rows = [
             {"key": f"fire:{request.fire_id}:{request.attempt}", "kind": FIRE, "envelope": data}
             | {"thread_id": request.thread_id, "agent": request.agent}
+            | ({"reason": f"{TAG}{request.needs}"} if request.needs else {})
             for request, data in requests
         ]
         _handover.put_all(self._connection, rows, at)

@@ -471,6 +471,8 @@ class Settings(_Section):
             raise ValueError("roles leaves one out, which needs a shared store: set [store] url")
         if not value.roles and web is not None and not web.enabled:
             raise ValueError("roles names neither runner nor runtime, and [web] is not enabled: nothing would run")
+        if value.tags and "runtime" not in value.roles:
+            raise ValueError("tags need the role runtime: only a runtime begins turns")
         return value
 
     @property

@@ -62,9 +62,10 @@ def _with_tags(settings: Any, session: Session, found: Sequence[Any], now: datet
 
 
 def _tags(session: Session) -> list[str]:
-    """Return the tags that the running machines of a shared store offer."""
-    listed_ = nodes.nodes_of(None).listed(session.connection)
-    return [fact.removeprefix(nodes.TAG) for one in listed_ if one.lives for fact in one.facts if nodes.TAG in fact]
+    """Return the tags that the machines of a shared store offer which can begin fires now."""
+    found = [one for one in nodes.nodes_of(None).listed(session.connection) if one.lives and not one.draining]
+    begin = [one.facts for one in found if one.role == "agent-runtime" and nodes.CORDONED not in one.facts]
+    return [fact.removeprefix(nodes.TAG) for its in begin for fact in its if fact.startswith(nodes.TAG)]
 
 
 def _within(limits: Any, session: Session, name: str, found: list[Any], now: datetime) -> list[Any]:

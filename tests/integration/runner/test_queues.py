@@ -145,15 +145,22 @@ async def test_a_fire_that_needs_a_tag_waits_for_a_machine_that_offers_it(rig: R
         settings = Settings(node=NodeSettings(tags=() if is_shared else tags), store=store)
         rig.dispatcher._pace = Pace(admit=queues.admission(settings))
         if is_shared:
-            values = {"name": "m", "role": "agent-runtime", "host": "h", "version": "1", "started_us": 0}
-            facts = json.dumps({f"{nodes.TAG}{tag}": "offered" for tag in tags})
+            facts, gpu = {f"{nodes.TAG}{tag}": "offered" for tag in tags}, {f"{nodes.TAG}gpu": "offered"}
+            machines = [
+                ("m", "agent-runtime", False, facts),
+                ("only serves the page", "web", False, gpu),
+                ("shuts down", "agent-runtime", True, gpu),
+                ("cordoned", "agent-runtime", False, gpu | {nodes.CORDONED: "2026-01-01"}),
+            ]
             with psycopg.connect(rig.place, autocommit=True) as database:
                 database.execute("DELETE FROM nodes")
-                database.execute(
-                    f"INSERT INTO nodes (node_id, {', '.join(values)}, beat_us, offset_us, facts_json)"
-                    " VALUES ('m', %s, %s, %s, %s, %s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0, %s)",
-                    [*values.values(), facts],
-                )
+                for name, role, draining, its in machines:
+                    database.execute(
+                        "INSERT INTO nodes (node_id, name, host, version, started_us, offset_us, role, draining,"
+                        " facts_json, beat_us) VALUES (%s, 'm', 'h', '1', 0, 0, %s, %s, %s,"
+                        " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)",
+                        [name, role, draining, json.dumps(its)],
+                    )
 
     offer("arm")
     await rig.create("heavy", needs="gpu")

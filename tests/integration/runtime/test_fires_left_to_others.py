@@ -36,11 +36,16 @@ async def beat(*benches: Bench) -> None:
 
 async def hand_over(bench: Bench, number: int = 1, **changes: Any) -> str:
     """Put a fire as a runner does; return its turn's id."""
-    request = bench.fire(number, **{"agent": "agent0"} | changes)
-    row = {"key": f"fire:{request.fire_id}:1", "thread_id": request.thread_id, "agent": request.agent, "kind": "fire"}
-    put = [{**row, "envelope": request.SerializeToString()}]
-    await bench.runtime.store.read(lambda c: schema.handover.put_all(c, put, bench.runtime.clock.now()))
+    row = row_of(bench.fire(number, **{"agent": "agent0"} | changes))
+    await bench.runtime.store.read(lambda c: schema.handover.put_all(c, [row], bench.runtime.clock.now()))
     return turn_id_of_key(str(row["key"]))
+
+
+def row_of(request: Any) -> dict[str, Any]:
+    """Return the row of a fire, as a runner puts it."""
+    row = {"key": f"fire:{request.fire_id}:1", "thread_id": request.thread_id, "agent": request.agent, "kind": "fire"}
+    needs = {"reason": f"tag {request.needs}"} if request.needs else {}
+    return row | {"envelope": request.SerializeToString()} | needs
 
 
 async def states(bench: Bench) -> list[str]:
@@ -160,3 +165,21 @@ async def test_a_fire_that_needs_a_tag_waits_for_a_machine_that_offers_it(pair: 
     await two.open()
     assert (await two.stopped(turn_id)).state == STATES.SUCCEEDED
     assert (one.noted, two.noted) == (["here"], ["here"])
+
+
+async def test_many_fires_that_need_a_tag_hold_up_nothing_on_a_machine_without_it(pair: tuple[Bench, Bench]) -> None:
+    one, two = pair
+    await two.stop()
+    one.script["go"] = [calls(("block", {}))]
+    running = await hand_over(one, 1, task="b", thread_id="thread-b")
+    await soon(one.blocked.wait(), "the turn to block")
+    rows = [row_of(one.fire(n, thread_id=f"thread-{n}", agent="agent0", needs="gpu")) for n in range(2, 602)]
+    await one.runtime.store.read(lambda c: schema.handover.put_all(c, rows, one.runtime.clock.now()))
+    await one.service.CancelTurn(wire.CancelTurnRequest(turn_id=running, reason="enough"), None)
+    assert (await one.stopped(running)).state == STATES.CANCELLED
+    one.script["go"] = []
+    assert (await one.stopped(await hand_over(one, 602, task="c", thread_id="thread-c"))).state == STATES.SUCCEEDED
+    message = await one.send("hello", thread_id="thread-2")
+    assert (await one.stopped(message.turn_id)).state == STATES.SUCCEEDED
+    while one.runtime.mailboxes.owns("thread-2"):
+        await look_again()

@@ -32,8 +32,7 @@ FOLLOWED = "turnkeeper_followed"  # the channel that tells that a client follows
 WORDS = "turnkeeper_words"  # the channel that sends the present output of a turn
 LOOK_S = 1.0
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
-# The tables of checkpoints. The data of a checkpoint are stored as bytes, because they may contain a NUL, which text
-# cannot.
+# The tables of checkpoints. A checkpoint's data are bytes, because they may contain a NUL, which text cannot.
 CHECKPOINTS = (
     """CREATE TABLE IF NOT EXISTS checkpoints (
         thread_id text COLLATE "C" NOT NULL, checkpoint_ns text COLLATE "C" NOT NULL DEFAULT '',
@@ -59,7 +58,7 @@ def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
         *statements.texts("thread_id", "agent", "kind"),
         sa.Column("envelope", sa.LargeBinary, nullable=False),
         sa.Column("state", statements.TEXT, nullable=False),
-        sa.Column("reason", statements.TEXT, nullable=False, server_default=""),
+        sa.Column("reason", statements.TEXT, nullable=False, server_default=""),  # of a fire that waits: its tag
         *statements.numbers("not_before_us", "at_us"),
         sa.CheckConstraint("kind IN ('fire', 'envelope', 'look')", name="envelopes_kind"),
         sa.CheckConstraint("state IN ('waiting', 'claimed', 'quarantined')", name="envelopes_state"),
@@ -102,7 +101,7 @@ class Handover:
         self._cancel = statements.Statement(statements.upsert(cancels, [cancels.c.turn_id]))
 
     def put_all(self, connection: sa.Connection, rows: Sequence[dict[str, Any]], at: datetime) -> list[bool]:
-        """Put rows with key, thread_id, agent, kind, envelope, optional not_before_us. Return False for known keys."""
+        """Put rows with key, thread_id, agent, kind, envelope, optional not_before_us, reason. Return whether new."""
         fresh = [
             bool(self._put.run(connection, **{"not_before_us": 0, **row}, state="waiting", at_us=to_us(at)))
             for row in rows

@@ -90,6 +90,11 @@ def test_the_config_that_init_writes_names_every_section_and_every_key() -> None
             "should be https://NAME or https://NAME:443",
         ),
         ("[store]\nurl = 'postgresql://h/d'\n[node]\nroles = []\n", ":3: node", "nothing would run"),
+        (
+            "[store]\nurl = 'postgresql://h/d'\n[node]\nroles = ['runner']\ntags = ['gpu']\n",
+            ":3: node",
+            "only a runtime begins turns",
+        ),
         ("[a]\n[a]\n", "", "not valid TOML"),
         ("x = " + "[" * 40 + "]" * 40, "", "nested deeper"),
     ],
