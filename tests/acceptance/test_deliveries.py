@@ -21,16 +21,17 @@ from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
 from tests.support.web import serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import with_key
+from turnkeeper.constellation.delivery import outbox
 from turnkeeper.constellation.delivery.commands import _check_url
 from turnkeeper.constellation.delivery.send import send
-from turnkeeper.constellation.delivery.targets import Target
+from turnkeeper.constellation.delivery.targets import FILE, Target
 from turnkeeper.constellation.supervisor.daemons import TASK_RUNNER, process_of
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_DENIED, EXIT_UNREACHABLE, EXIT_USAGE, Denied, InvalidInput
+from turnkeeper.errors import EXIT_DENIED, EXIT_NOT_FOUND, EXIT_UNREACHABLE, EXIT_USAGE, Denied, InvalidInput
 from turnkeeper.gateway.keys import Keys
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.rpc.process import VARIABLE
-from turnkeeper.times import parse_rfc3339
+from turnkeeper.times import parse_rfc3339, to_us
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 pytestmark = pytest.mark.process
@@ -425,6 +426,49 @@ def test_a_digest_at_the_time_of_a_fire_is_warned_of(constellation: Constellatio
         assert (done.returncode, "the digest goes out before the answer of news" in done.stderr) == (0, is_early)
 
 
+def held(place: Constellation, *names: str) -> None:
+    """Write results into the outbox that wait for the digest of ada."""
+    store = outbox.open_outbox(place.home)
+    assert store is not None
+    at, body = to_us(SystemClock().now() + timedelta(days=1)) // 2 * 2, '{"data": {}}'
+    rows = [
+        outbox.Delivery(name, "success", outbox.GATHERED, at, at, target="ada", body=body, reason="daily digest")
+        for name in names
+    ]
+    with closing(store):
+        store.submit(partial(outbox.put, rows=rows)).result()
+
+
+def test_what_waits_for_a_digest_is_sent_by_command_or_dropped_with_its_target(stopped: Constellation) -> None:
+    add(stopped, "ada", "--command", "true", "--digest", "08:00")
+    assert "sent now: 0" in stopped.attempt("turnkeeper", "deliver", "send", "ada").stderr
+    held(stopped, "one", "two")
+    assert [row["reason"] for row in log_of(stopped)] == ["daily digest"] * 2
+    assert "sent now: 2" in stopped.attempt("turnkeeper", "deliver", "send", "ada").stderr
+    assert all(parse_rfc3339(row["next_at"]) <= SystemClock().now() for row in log_of(stopped))
+    assert "are dropped: 2" in stopped.attempt("turnkeeper", "deliver", "delete", "ada").stderr
+    assert [(row["state"], row["reason"]) for row in log_of(stopped)] == [("dropped", "its target was removed")] * 2
+    assert stopped.attempt("turnkeeper", "deliver", "send", "ada").returncode == EXIT_NOT_FOUND
+
+
+def test_an_edited_target_keeps_what_is_not_given(stopped: Constellation, hook: Hook) -> None:
+    allow(stopped, hook.place)
+    secret = add(stopped, "ops", "--webhook", f"http://{hook.place}/", "--task", "news", "--on", "failure")
+    done = stopped.attempt("turnkeeper", "deliver", "edit", "ops", "--digest", "18:00", "--tz", "Europe/Berlin")
+    assert (done.returncode, done.stdout) == (0, "")
+    was = FILE.one(stopped.home, "ops")
+    assert (was.secret, was.webhook, was.on) == (secret, f"http://{hook.place}/", ("failure",))
+    assert (was.tasks, was.digest, was.timezone) == (("news",), "18:00", "Europe/Berlin")
+    assert "Europe/Berlin" in stopped.command("turnkeeper", "deliver", "list")
+
+    stopped.command("turnkeeper", "deliver", "edit", "ops", "--task", "none", "--digest", "none", "--command", "true")
+    now = FILE.one(stopped.home, "ops")
+    assert (now.way, now.secret, now.tasks, now.digest, now.on) == ("command", "", (), "", ("failure",))
+    refused = stopped.attempt("turnkeeper", "deliver", "edit", "ops")
+    assert (refused.returncode, "nothing to change" in refused.stderr) == (EXIT_USAGE, True)
+    assert stopped.attempt("turnkeeper", "deliver", "edit", "ada", "--on", "waits").returncode == EXIT_NOT_FOUND
+
+
 def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_input(stopped: Constellation) -> None:
     said = stopped.home.root / "said"
     add(stopped, "here", "--command", f'{{ echo "$TURNKEEPER_TITLE: $TURNKEEPER_TEXT"; cat; }} > {said}')
@@ -449,6 +493,7 @@ def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_
         (("--command", "true", "--quiet-hours", "07:00-07:00"), "quiet"),
         (("--command", "true", "--digest", "noon"), "digest"),
         (("--command", "true", "--tz", "Mars/Base"), "zone"),
+        (("--command", "true", "--on", "nothing"), "'success', 'failure', 'waits' or 'run'"),
         (("--service", "nothing"), "apprise"),
     ],
 )

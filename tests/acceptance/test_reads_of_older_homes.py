@@ -102,7 +102,7 @@ READS = {
 # Commands that change something, that a person answers, or that only a running daemon can answer.
 OTHERS = """
 assistants show|approvals approve|approvals decide|approvals exceptions revoke|approvals resolve|candidates accept
-candidates reject|categories grant|cordon|deliver add|deliver delete|deliver test|deviations resolve|down|drain|emit|escalate|folders add|folders delete|forget
+candidates reject|categories grant|cordon|deliver add|deliver delete|deliver edit|deliver send|deliver test|deviations resolve|down|drain|emit|escalate|folders add|folders delete|forget
 graph install|inbox drain|inbox requeue|inbox send|inbox watch|hooks add|hooks delete|init|interrupts approve|interrupts decide|interrupts exceptions revoke|interrupts resolve
 keys rotate|loop delete|loop pause|loop reschedule|loop restore|loop resume|loop stop|loop tick|mcp|memory forget
 memory put|memory update|migrate|move|pause|peers add|peers invite|peers delete|quiet|restart|restore|resume|send|service install

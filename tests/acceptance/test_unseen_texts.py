@@ -106,7 +106,7 @@ ACTS = [
 ]
 # Commands that show no stored text, or that another test has on a terminal, with a peer or with a program of its own.
 ELSEWHERE = """
-cordon|deliver add|deliver delete|deliver test|down|drain|folders add|folders delete|forget|graph install|hooks add|hooks delete
+cordon|deliver add|deliver delete|deliver edit|deliver send|deliver test|down|drain|folders add|folders delete|forget|graph install|hooks add|hooks delete
 inbox watch|init|keys rotate|loop reschedule|loop restore|loop tick|mcp|migrate|move|peers add
 peers invite|peers delete|quiet|restart|restore|service install|service uninstall|task tick|tools accept|tools add|uncordon|up|watchdog suspend
 web keys make|web keys revoke|web open|web serve|workspace import

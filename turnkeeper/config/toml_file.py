@@ -64,10 +64,7 @@ class TomlFile:
         return []
 
     def _mistake(self, one: Any, at: Location) -> InvalidInput:
-        place, kind, hint = (*at, *one["loc"]), one["type"], ""
-        if kind == "model_type" and len(place) > 1:
-            kind, hint = "extra_forbidden", f"write a table, [{'.'.join(map(str, place[:-1]))}.NAME]"
-        return InvalidInput(reason(kind, one["msg"]), where=self.where(place), hint=hint)
+        return InvalidInput(reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"])))
 
     def where(self, at: Location) -> str:
         """Return `file:line: key` for a position in the file. If its line is unknown, use the nearest one around it."""
@@ -206,7 +203,8 @@ def line_of(text: str, at: Location) -> int:
 
 def reason(kind: str, message: str) -> str:
     """Return a validation error in words; those of a pattern stand in its comment."""
-    plain = {"extra_forbidden": "unknown key", "missing": "required key is missing", "model_type": "should be a table"}
+    plain = {"extra_forbidden": "unknown key", "missing": "required key is missing"}
+    plain |= {"model_type": "unknown key, or not a table"}
     said = re.sub(r".*\$ # (.+)'$", r"should be \1", message.removeprefix("Value error, "))
     return plain.get(kind, said[:1].lower() + said[1:])
 

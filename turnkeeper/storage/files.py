@@ -246,8 +246,7 @@ class Entries(Generic[T]):
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            what = f"cannot be read as a list of {self._noun}s"
-            raise errors.Corrupt(what, where=f"state/{self._name}.json") from error
+            raise errors.Corrupt(f"is not a list of {self._noun}s", where=f"state/{self._name}.json") from error
         return found
 
     def one(self, home: Home, name: str) -> T:
@@ -258,19 +257,19 @@ class Entries(Generic[T]):
 
     def add(self, home: Home, name: str, entry: T) -> None:
         """Add an entry. Raises Conflict if the name is taken."""
-        with self._changing(home) as known:
+        with self.changing(home) as known:
             if name in known:
                 hint = f"delete it: {self._command} delete {name}"
                 raise errors.Conflict(f"a {self._noun} has this name", where=name, hint=hint)
             known[name] = entry
 
     def remove(self, home: Home, name: str) -> None:
-        with self._changing(home) as known:
+        with self.changing(home) as known:
             self.one(home, name)
             del known[name]
 
     @contextlib.contextmanager
-    def _changing(self, home: Home) -> Iterator[dict[str, T]]:
+    def changing(self, home: Home) -> Iterator[dict[str, T]]:
         """Yield the entries while no other command changes them. Write the entries at the end of the block."""
         lock = os.open(home.run / f"{self._name}-entries.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,44 @@ async def test_what_failed_or_became_due_before_quiet_hours_is_not_sent_within_t
     again.store.close()
 
 
+async def test_a_command_releases_a_digest_and_what_quiet_hours_hold_also_within_them(bench: Bench, hook: Hook) -> None:
+    targets.add(bench.home, "daily", targets.Target(webhook=bench.url, digest="18:00", quiet="08:50-09:30"))
+    targets.add(bench.home, "calm", targets.Target(webhook=bench.url, quiet="08:50-09:30"))
+    bench.clock.step(20)  # 09:00:20
+    await bench.put(bench.row("today", "daily", GATHERED, in_s=32_380), bench.row("quiet", "calm"))
+    await bench.round()
+    assert hook.requests == []
+    for name in ("daily", "calm"):
+        assert await bench.store.run(partial(outbox.release, target=name, now=bench.clock.now())) == 1
+    for _ in range(2):
+        await bench.round()
+    assert sorted(texts(hook)) == ["of quiet", "today succeeded: of today"]
+    assert await bench.store.run(lambda it: outbox.release(it, "daily", bench.clock.now())) == 0
+
+
+async def test_a_command_releases_neither_a_failed_delivery_nor_one_that_is_being_sent(bench: Bench) -> None:
+    await bench.put(bench.row("failed", "ops", in_s=60)._replace(tries=1, reason="status 503"))
+    await bench.put(bench.row("leased", "ops", GATHERED)._replace(reason=outbox.DIGEST))
+    await bench.store.run(lambda it: outbox.take_due(it, bench.clock.now(), 8, LEASE))
+    assert await bench.store.run(lambda it: outbox.release(it, "ops", bench.clock.now())) == 0
+
+
+async def test_a_new_target_of_a_deleted_ones_name_gets_nothing_of_it(bench: Bench, hook: Hook) -> None:
+    rows = bench.row("one", "ada", GATHERED), bench.row("two", "ada")
+    await bench.put(*rows, bench.row("other", "bob")._replace(key="other"))
+    assert await bench.store.run(lambda it: outbox.drop(it, "ada", bench.clock.now())) == 2
+    assert await bench.store.run(lambda it: outbox.retry(it, rows[1], bench.clock.now(), "an attempt of before"))
+    for name in ("ada", "bob"):
+        targets.add(bench.home, name, targets.Target(webhook=bench.url))
+    bench.clock.advance(60)
+    await bench.round()
+    assert texts(hook) == ["of other"]
+    found = await bench.store.run(lambda it: outbox.rows_of(it, limit=10))
+    assert [(row["state"], row["reason"]) for row in found if row["target"] == "ada"] == [
+        ("dropped", "its target was removed")
+    ] * 2
+
+
 async def test_what_waits_for_the_digest_was_made_when_its_fire_ended(bench: Bench) -> None:
     targets.add(bench.home, "daily", targets.Target(webhook=bench.url, digest="09:30"))
     bench.daemons.fire = schedules.Fire(outcome="succeeded", attempt=1, turn_id="t1")
@@ -284,3 +323,16 @@ async def test_what_waits_for_the_digest_was_made_when_its_fire_ended(bench: Ben
     (found,) = await bench.store.run(lambda it: outbox.rows_of(it, limit=10))
     now = bench.clock.now()
     assert (found["made_us"], found["next_us"]) == (to_us(now), to_us(now + timedelta(minutes=30)))
+    assert found["reason"] == "daily digest"
+
+
+async def test_what_quiet_hours_hold_says_so(bench: Bench) -> None:
+    targets.add(bench.home, "calm", targets.Target(webhook=bench.url, quiet="08:50-09:30"))
+    bench.daemons.fire = schedules.Fire(outcome="succeeded", attempt=1, turn_id="t1")
+    bench.daemons.fire.ended_at.FromDatetime(bench.clock.now())
+    body = json.dumps({"thread": "x"})
+    await bench.put(bench.row("f@1:ended", "", outbox.SETTLING)._replace(kind="ended", fire_id="f@1", body=body))
+    await bench.put(bench.row("due", "calm"))
+    await bench.round()
+    found = await bench.store.run(lambda it: outbox.rows_of(it, limit=10))
+    assert [row["reason"] for row in found] == ["quiet hours", "quiet hours"]

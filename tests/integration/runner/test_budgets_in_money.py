@@ -134,5 +134,6 @@ async def test_the_refusal_names_the_table_of_the_homes_model_with_its_keys(rig:
 
 async def test_prices_outside_a_table_of_a_model_are_refused_as_unknown_keys(rig: Rig, price: None) -> None:
     rig.home.config.write_text("[prices]\nread = 100\nwritten = 1000\n")
-    with pytest.raises(InvalidInput, match=r"config.toml:2: prices.read: unknown key; write a table, \[prices.NAME\]"):
+    with pytest.raises(InvalidInput, match=r"config.toml:2: prices.read: unknown key, or not a table") as refused:
         await rig.create(budget=MONEY)
+    assert 'below [prices."offline"] in config.toml' in refused.value.hint

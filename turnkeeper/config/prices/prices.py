@@ -153,11 +153,13 @@ def _is_known() -> bool:
 def check(budget: Mapping[str, int]) -> None:
     """Raise InvalidInput if a budget is in money and no price is known, or if the settings are not valid."""
     if MONEY in budget and not _is_known():
-        model = OFFLINE
-        if _Used.home is not None:
-            load_settings(_Used.home)  # prices of a wrong form are the fault
-            model = _model_of(_Used.home)
+        model = OFFLINE if _Used.home is None else _model_of(_Used.home)
         hint = f'write read = … and written = … below [prices."{model}"] in config.toml'
+        try:
+            _ = _Used.home and load_settings(_Used.home)
+        except InvalidInput as error:  # such as a price outside the table of a model
+            error.hint = hint if ": prices" in error.where else error.hint
+            raise
         raise InvalidInput(f"{MONEY} needs the price of {model}", where="budget", hint=hint)
 
 

@@ -19,7 +19,7 @@ from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.surfaces import offered
 from turnkeeper.constellation.delivery import outbox, targets
 from turnkeeper.constellation.delivery.follow import Follower, Overlooker, Settler, digest_of, event_of
-from turnkeeper.constellation.delivery.outbox import GATHERED, SETTLING, Delivery
+from turnkeeper.constellation.delivery.outbox import BY_COMMAND, GATHERED, QUIET, SETTLING, Delivery
 from turnkeeper.constellation.delivery.send import Refused, send
 from turnkeeper.constellation.supervisor.escalation import escalate
 from turnkeeper.errors import InvalidInput, TurnkeeperError
@@ -81,13 +81,13 @@ class Courier:
                 await self._settler.settle(row, known)
                 self.failpoints.reach("delivery.settled")
             elif row.target not in known:
-                await self._end(row, outbox.DROPPED, "its target was removed")
+                await self._end(row, outbox.DROPPED, outbox.REMOVED)
             elif row.address and not known[row.target].takes_run(row.address):
                 await self._end(row, outbox.DROPPED, "its target takes no runs at this host any more")
-            elif (at := known[row.target].after_quiet(now := self._clock.now())) > now:
-                await self._store.run(lambda store: outbox.postpone(store, row, at))
+            elif row.reason != BY_COMMAND and (at := known[row.target].after_quiet(now := self._clock.now())) > now:
+                await self._store.run(lambda store: outbox.postpone(store, row, at, reason=row.reason or QUIET))
             elif row.state == GATHERED:
-                await self._gather(row.target)
+                await self._gather(row)
             else:
                 await self._send(row, known[row.target].at(row.address))
         except Exception as error:  # noqa: BLE001  such as a daemon that is away; it ends no other delivery
@@ -123,10 +123,11 @@ class Courier:
         said = f"a delivery of {row.task or row.kind} to {row.target} was given up: {why}"
         await asyncio.to_thread(escalate, self._home, PROCESS, row.key, said)
 
-    async def _gather(self, name: str) -> None:
+    async def _gather(self, due: Delivery) -> None:
         def gather(store: Any) -> None:
-            if rows := outbox.gather(store, name, now, self._lease):
-                outbox.put(store, [digest_of(name, rows, now)])
+            if rows := outbox.gather(store, due.target, now, self._lease):
+                reason = due.reason if due.reason == BY_COMMAND else ""
+                outbox.put(store, [digest_of(due.target, rows, now)._replace(reason=reason)])
                 for row in rows:
                     outbox.end(store, row, outbox.DELIVERED, now, "in the digest")
 

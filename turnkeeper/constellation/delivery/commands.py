@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC
-from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -36,7 +36,7 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 
 app = App("Deliver results and questions of tasks to people: by a command, a webhook, e-mail or a chat.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")]
-_TARGETS = columns("NAME WAY ON TASKS CHANNELS QUIET DIGEST +ZONE=timezone")
+_TARGETS = columns("NAME WAY ON TASKS CHANNELS QUIET DIGEST ZONE=timezone")
 _LOG = columns(
     "MADE=made_at KIND TASK TARGET STATE #TRIES NEXT=next_at REASON +KEY +FIRE=fire_id",
     tries=lambda row: str(row["tries"] or "-"),
@@ -44,87 +44,99 @@ _LOG = columns(
 _TEST = "Turnkeeper's deliveries reach you here."
 _PROCESS = "delivery"
 _SECRETS = {"webhook", "service", "command", "secret"}
+_WAYS = {"webhook", "service", "command", "event"}
 _SET = "nothing is delivered yet: set enabled = true below [delivery] in config.toml; then run: turnkeeper up"
 _SERVICE = "such as mailtos://USER:PASSWORD@HOST, or mailto://HOST:25?from=A@HOST&to=B@HOST for a local server"
 _DOWN = "nothing is delivered yet: the process that delivers does not run; run: turnkeeper up"
 
 
-class Kind(StrEnum):
-    """The kinds of deliveries, as options."""
+def _option(said: str, *names: str, of: Any = str, **more: Any) -> Any:
+    return Annotated[of | None, typer.Option(*names, help=said, **more)], None
 
-    SUCCESS = "success"
-    FAILURE = "failure"
-    WAITS = "waits"
-    RUN = "run"
+
+_OPTIONS = {
+    "webhook": _option("POST signed JSON to this http or https URL."),
+    "service": _option("Send by a URL of apprise: mailtos://…, slack://…, tgram://…, ntfy://…; -: asked for."),
+    "command": _option("Run this shell command; the text is in TURNKEEPER_TEXT."),
+    "event": _option("Emit this event of the home: tasks that wait for it get the answer."),
+    "on": _option(
+        "What: success, failure, waits or run; by default all but run, which names an address.", of=list[str]
+    ),
+    "tasks": _option("Only of this task; may be repeated.", "--task", of=list[str]),
+    "channels": _option("Only of this channel; may be repeated.", "--channel", of=list[str]),
+    "quiet": _option("Hours of each day in which nothing is sent.", "--quiet-hours", metavar="HH:MM-HH:MM"),
+    "digest": _option("Send results once a day, at this time.", metavar="HH:MM"),
+    "timezone": _option("IANA zone of both; default that of new tasks.", "--tz"),
+}
+
+
+def _with_options(command: Any) -> Any:
+    """Give a command that takes a name the options that describe a target."""
+    return console.declared(command, command, _OPTIONS)
 
 
 @app.command()
-def add(
-    name: Name,
-    webhook: Annotated[str, typer.Option(help="POST signed JSON to this http or https URL.")] = "",
-    service: Annotated[
-        str, typer.Option(help="Send by a URL of apprise: mailtos://…, slack://…, tgram://…, ntfy://…; -: asked for.")
-    ] = "",
-    command: Annotated[str, typer.Option(help="Run this shell command; the text is in TURNKEEPER_TEXT.")] = "",
-    event: Annotated[
-        str, typer.Option(help="Emit this event of the home: tasks that wait for it get the answer.")
-    ] = "",
-    on: Annotated[
-        list[Kind] | None,
-        typer.Option(help="What to deliver; by default everything except runs, which name an address of the host."),
-    ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="Only of this task; may be repeated.")] = None,
-    channel: Annotated[list[str] | None, typer.Option(help="Only of this channel; may be repeated.")] = None,
-    quiet: Annotated[
-        str, typer.Option("--quiet-hours", metavar="HH:MM-HH:MM", help="Hours of each day in which nothing is sent.")
-    ] = "",
-    digest: Annotated[str, typer.Option(metavar="HH:MM", help="Send results once a day, at this time.")] = "",
-    tz: Annotated[str, typer.Option(help="IANA zone of both; default that of new tasks.")] = "",
-) -> None:
+@_with_options
+def add(name: Name, **given: Any) -> None:
     """Add a target. It gets the results of tasks, and the questions that wait for you.
 
     Each success, failure and question of a fire is sent once, with its text. A webhook's key is printed once.
 
     Example: turnkeeper deliver add ops --webhook https://example.org/hook --on failure --on waits --task backup
     """
+    _write(name, {}, given, "added", targets.add)
+
+
+@app.command()
+@_with_options
+def edit(name: Name, **given: Any) -> None:
+    """Change a target. Options that you omit stay, also the address and its key; `none` removes a value.
+
+    Deliveries that wait keep their times.
+
+    Example: turnkeeper deliver edit ops --digest 18:00 --task none
+    """
+    if not any(given.values()):
+        raise InvalidInput("nothing to change", where="deliver edit", hint="give an option, for example --digest")
+    _write(name, targets.FILE.one(console.home(), name).model_dump(), given, "changed", targets.replace)
+
+
+def _write(name: str, was: dict[str, Any], given: dict[str, Any], done: str, write: Any) -> None:
+    """Write a target: the values that it was made of, with the given ones in their places."""
     place, clock = console.home(), SystemClock()
     settings = load_settings(place)
-    if service == "-":
-        service = typer.prompt("Service", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read().strip()
-    secret = targets.new_secret(SystemEntropy()) if webhook else ""
-    given = {
-        "on": tuple(dict.fromkeys(on or targets.KINDS)),
-        "tasks": tuple(task or ()),
-        "channels": tuple(channel or ()),
-    }
-    times = {"quiet": quiet, "digest": digest, "timezone": tz or settings.scheduler.timezone}
-    try:
-        made = targets.Target.model_validate(
-            {"webhook": webhook, "service": service, "command": command, "event": event, "secret": secret}
-            | given
-            | times
-        )
-    except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        where = ".".join(map(str, found["loc"])) or "deliver add"
-        raise InvalidInput(reason(found["type"], found["msg"]), where=where) from error
+    made = _target(was, given, settings.scheduler.timezone)
     _check_url(made, settings.delivery.allow)
-    targets.add(place, name, made)
-    record_act(place.logs, _PROCESS, "deliver add", f"{name} {made.way}", clock)
-    console.note(f"added {name}: {made.way}")
-    if secret:
+    write(place, name, made)
+    record_act(place.logs, _PROCESS, f"deliver {'edit' if was else 'add'}", f"{name} {made.way}", clock)
+    console.note(f"{done} {name}: {made.way}")
+    if made.secret != was.get("secret", "") and made.secret:
         console.note("the key of its signatures, shown this once:")
-        print(secret)
+        print(made.secret)
     for warning in _warnings(place, made):
         console.note(f"warning: {warning}")
     _note_state(place)
 
 
-def _warnings(place: Home, target: targets.Target) -> Iterator[str]:
-    """Yield a warning for each task of a target that is missing, or whose next answer is late for the digest.
+def _target(was: dict[str, Any], given: dict[str, Any], zone: str) -> targets.Target:
+    said = {key: value for key, value in given.items() if value}
+    if said.get("service") == "-":
+        ask = partial(typer.prompt, "Service", hide_input=True, err=True)
+        said["service"] = ask() if sys.stdin.isatty() else sys.stdin.read().strip()
+    kept = {key: value for key, value in was.items() if not (key in _WAYS and said.keys() & _WAYS)}
+    whole = {key: value for key, value in ({"timezone": zone} | kept | said).items() if value not in ("none", ["none"])}
+    whole["on"] = tuple(dict.fromkeys(whole.get("on", targets.KINDS)))
+    whole["secret"] = (whole.get("secret") or targets.new_secret(SystemEntropy())) if whole.get("webhook") else ""
+    try:
+        return targets.Target.model_validate(whole)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        where = ".".join(map(str, found["loc"])) or f"deliver {'edit' if was else 'add'}"
+        raise InvalidInput(reason(found["type"], found["msg"]), where=where) from error
 
-    Yield nothing more if task-runner does not answer.
-    """
+
+def _warnings(place: Home, target: targets.Target) -> Iterator[str]:
+    """Yield a warning for each task of a target that is missing, or that fires shortly before the digest."""
     with suppress(TurnkeeperError), closing(Caller(place, via="turnkeeper/cli", deadline_s=5.0)) as caller:
         for name in target.tasks:
             task = _task(caller, name)
@@ -182,11 +194,7 @@ def list_() -> Listed:
     Example: turnkeeper deliver list
     """
     rows = [
-        {
-            "name": name,
-            "way": one.way,
-            **one.model_dump(mode="json", exclude=_SECRETS),
-        }
+        {"name": name, "way": one.way, **one.model_dump(mode="json", exclude=_SECRETS)}
         for name, one in targets.FILE.read(console.home()).items()
     ]
     return Listed(rows, "" if rows else "no target yet: turnkeeper deliver add NAME")
@@ -194,14 +202,29 @@ def list_() -> Listed:
 
 @app.command()
 def delete(name: Name) -> None:
-    """Delete a target. Deliveries that wait for it are dropped.
+    """Delete a target. Deliveries that wait for it are dropped, and recorded as `dropped`.
 
     Example: turnkeeper deliver delete ops
     """
-    place = console.home()
+    place, clock = console.home(), SystemClock()
     targets.FILE.remove(place, name)
-    record_act(place.logs, _PROCESS, "deliver delete", name, SystemClock())
-    console.note(f"{name} deleted")
+    dropped = outbox.changed(place, partial(outbox.drop, target=name, now=clock.now()))
+    record_act(place.logs, _PROCESS, "deliver delete", name, clock)
+    console.note(f"{name} deleted; deliveries that waited for it and are dropped: {dropped}")
+
+
+@app.command("send")
+def send_now(name: Name) -> None:
+    """Send now what waits for a target's digest, or for the end of its quiet hours.
+
+    Example: turnkeeper deliver send ops
+    """
+    place, clock = console.home(), SystemClock()
+    targets.FILE.one(place, name)
+    sent = outbox.changed(place, partial(outbox.release, target=name, now=clock.now()))
+    record_act(place.logs, _PROCESS, "deliver send", name, clock)
+    console.note(f"deliveries to {name} that waited and are sent now: {sent}")
+    _note_state(place)
 
 
 @app.command()

@@ -226,10 +226,10 @@ class Settler:
         at, gathers = target.due(kind, now)
         type_ = "approval.waits" if kind == "waits" else f"task.{data['outcome']}"
         said = {"type": type_, "timestamp": rfc3339(now), "data": data}
-        state = outbox.GATHERED if gathers else WAITING
+        state, reason = (outbox.GATHERED, outbox.DIGEST) if gathers else (WAITING, outbox.QUIET if at > now else "")
         return row._replace(
             key=delivery_key(key, name), kind=kind, state=state, target=name, tries=0, next_us=to_us(at),
-            made_us=to_us(now), body=json.dumps(said, ensure_ascii=False),
+            made_us=to_us(now), body=json.dumps(said, ensure_ascii=False), reason=reason,
         )  # fmt: skip
 
     async def _run(self, row: Delivery, known: targets.Targets) -> list[Delivery]:
@@ -246,18 +246,14 @@ class Settler:
         run = json.loads(turn.run_json or "{}")
         told = {"run_id": row.turn_id, "thread_id": about["thread"], "status": about["status"]}
         told |= {"assistant_id": run.get("assistant_id"), "metadata": run.get("metadata") or {}}
-        told |= {
-            "error": turn.error or None,
-            "webhook_sent_at": rfc3339(now),
-            "values": values,
-        }
+        told |= {"error": turn.error or None, "webhook_sent_at": rfc3339(now), "values": values}
         if len(text := json.dumps(told, ensure_ascii=False)) > LONGEST_ANSWER:
             text = json.dumps(told | {"values": None}, ensure_ascii=False)
         at, _ = known[name].due(row.kind, now)
         return [
             row._replace(
                 key=delivery_key(row.key, name), state=WAITING, target=name, tries=0, next_us=to_us(at),
-                made_us=to_us(now), body=text,
+                made_us=to_us(now), body=text, reason=outbox.QUIET if at > now else "",
             )
         ]  # fmt: skip
 

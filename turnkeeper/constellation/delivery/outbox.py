@@ -11,15 +11,16 @@ delivery is sent at least once. Every attempt has the same key, so a receiver ca
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, Connection, Identity, MetaData, Table, delete, func, select, update
+from sqlalchemy import BigInteger, Column, Connection, Identity, MetaData, Table, Update, delete, func, select, update
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.errors import Conflict
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.storage.server.url import in_schema
@@ -31,6 +32,8 @@ SETTLING, WAITING, GATHERED, DELIVERED, GIVEN_UP, DROPPED = (
     "settling", "waiting", "gathered", "delivered", "given up", "dropped"
 )  # fmt: skip
 OPEN = (SETTLING, WAITING, GATHERED)
+QUIET, DIGEST, BY_COMMAND = "quiet hours", "daily digest", "sent by command"  # reasons of rows that no attempt failed
+REMOVED = "its target was removed"
 KEPT = timedelta(days=90)
 LEASE = timedelta(seconds=60)  # how long one process may work on a row; longer than any single attempt
 UNLEASED = timedelta()  # the lease of rows in a file, which only one process takes
@@ -91,12 +94,25 @@ class Delivery(NamedTuple):
     ended_us: int | None = None
 
 
-def open_outbox(home: Home, *, read_only: bool = False) -> Database | None:
-    """Open the outbox: a file, or a schema of the shared database. None if `read_only` and the file does not exist."""
+def open_outbox(home: Home, *, read_only: bool = False, upgrade: bool = True) -> Database | None:
+    """Open the outbox: a file, or a schema of the shared database.
+
+    None if the file does not exist, unless the caller may write and upgrade it.
+    """
     url, path = load_settings(home).store.shared_url, home.root / "state" / "delivery.db"
-    if read_only and not url and not path.exists():
+    if (read_only or not upgrade) and not url and not path.exists():
         return None
-    return Database(in_schema(url, SCHEMA) if url else path, migrations=MIGRATIONS, read_only=read_only)
+    where = in_schema(url, SCHEMA) if url else path
+    return Database(where, migrations=MIGRATIONS, read_only=read_only, upgrade=upgrade)
+
+
+def changed(home: Home, change: Callable[[Connection], int]) -> int:
+    """Change the outbox from a command. Return the number of rows, or 0 if no process has made the outbox yet."""
+    with suppress(Conflict):
+        if store := open_outbox(home, upgrade=False):
+            with closing(store):
+                return store.submit(change).result()
+    return 0
 
 
 def begin(connection: Connection, now: datetime) -> None:
@@ -151,7 +167,23 @@ def settle(connection: Connection, row: Delivery, results: Sequence[Delivery], n
 
 
 def postpone(connection: Connection, row: Delivery, at: datetime, **changes: Any) -> None:
-    connection.execute(update(deliveries).where(_ROW.key == row.key).values(next_us=to_us(at), **changes))
+    """Set the next time of a row. Change nothing if a command has closed the row."""
+    is_open = (_ROW.key == row.key) & one_of(_ROW.state, OPEN)
+    connection.execute(update(deliveries).where(is_open).values(next_us=to_us(at), **changes))
+
+
+def release(connection: Connection, target: str, now: datetime) -> int:
+    """Make the rows due that wait for a target's digest or the end of its quiet hours. Return their number."""
+    held = (_ROW.target == target) & ((_ROW.state == GATHERED) | (_ROW.reason == QUIET)) & one_of(_ROW.state, OPEN)
+    # A lease ends at an odd microsecond: its process sends the row already.
+    freed = update(deliveries).where(held & (_ROW.next_us % 2 == 0))
+    return connection.execute(freed.values(next_us=to_us(now) // 2 * 2, reason=BY_COMMAND)).rowcount
+
+
+def drop(connection: Connection, target: str, now: datetime) -> int:
+    """Close the open rows of a target that was removed. Return their number."""
+    of_target = (_ROW.target == target) & one_of(_ROW.state, OPEN)
+    return connection.execute(_closing(of_target, DROPPED, now, REMOVED)).rowcount
 
 
 def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> bool:
@@ -166,8 +198,13 @@ def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> 
 
 def end(connection: Connection, row: Delivery, state: str, now: datetime, reason: str = "", **changes: Any) -> None:
     """Close a row. Remove the text of the row, because the conversation keeps it."""
-    values = {"state": state, "next_us": None, "ended_us": to_us(now), "reason": reason, "body": ""} | changes
-    connection.execute(update(deliveries).where(_ROW.key == row.key).values(**values))
+    connection.execute(_closing(_ROW.key == row.key, state, now, reason).values(**changes))
+
+
+def _closing(which: Any, state: str, now: datetime, reason: str) -> Update:
+    return (
+        update(deliveries).where(which).values(state=state, next_us=None, ended_us=to_us(now), reason=reason, body="")
+    )
 
 
 def gather(connection: Connection, target: str, now: datetime, lease: timedelta) -> list[Delivery]:
@@ -245,7 +282,7 @@ def sentence(row: Delivery) -> str:
     """Return a sentence about the state of a delivery."""
     what = f"Its delivery {row.key} ({row.kind}) to {row.target}"
     tries = f" after {row.tries} failed {'try' if row.tries == 1 else 'tries'}" if row.tries else ""
-    why = f": {row.reason}" if row.reason else ""
+    why = f": {row.reason}" if row.reason and row.state != GATHERED else ""
     if row.next_us is None:
         return f"{what} was {row.state} at {rfc3339(from_us(row.ended_us or 0))}{tries}{why}."
     waits = "waits for the digest" if row.state == GATHERED else "waits"

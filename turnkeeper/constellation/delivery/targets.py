@@ -102,16 +102,13 @@ class Target(BaseModel):
         A question never waits for the digest. Nothing is sent in quiet hours.
         """
         gathers = bool(self.digest) and kind in {"success", "failure"}
-        at = _next(self._digest_at, now, self.zone) if gathers else now
+        at = _next(time.fromisoformat(self.digest), now, self.zone) if gathers else now
         return self.after_quiet(at), gathers
 
     def is_early_for(self, fire: datetime) -> bool:
         """Return True if a digest is so soon after a fire that the answer may miss it."""
-        return bool(self.digest) and _next(self._digest_at, fire - _INSTANT, self.zone) - fire < _ANSWERS_WITHIN
-
-    @property
-    def _digest_at(self) -> time:
-        return time.fromisoformat(self.digest)
+        at = time.fromisoformat(self.digest or "00:00")
+        return bool(self.digest) and _next(at, fire - _INSTANT, self.zone) - fire < _ANSWERS_WITHIN
 
     def after_quiet(self, at: datetime) -> datetime:
         """Return `at`, or the end of the quiet hours that it is in."""
@@ -141,6 +138,11 @@ def add(home: Home, name: str, target: Target) -> None:
     except ValidationError as error:
         raise InvalidInput("is not a name: use a-z, 0-9 and -, at most 32 characters", where=name[:60]) from error
     FILE.add(home, name, target)
+
+
+def replace(home: Home, name: str, target: Target) -> None:
+    with FILE.changing(home) as known:
+        known[name] = target
 
 
 def of_run(known: Targets, url: str) -> str:
