@@ -102,9 +102,11 @@ def outcome_column(header: str, key: str, **looks: Any) -> console.Column:
 
 
 def events_lines(spec: Any, schedule: str) -> list[tuple[str, str]]:
-    """Return the lines about the events that a task fires for, unless its described schedule names them all."""
-    if not spec.HasField("on") or schedule.startswith("after "):
+    """Return the lines about the events that a task fires for."""
+    if not spec.HasField("on"):
         return []
+    if schedule.startswith("after "):
+        return [("next", f"on the success of {schedule.removeprefix('after ')}")]
     held = f" with {', '.join(spec.filters)}" if spec.filters else ""
     window = f", at most once in {spec.debounce}" if spec.debounce not in {"", "0s"} else ""
     return [("next", f"when {spec.on} comes{held}{window}")]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from task_runner.cli.client import PROCESS, NameArgument, Runner, read_file, runner, tags_of
-from task_runner.cli.rows import fire_row
+from task_runner.cli.rows import fire_row, row_of
 from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
@@ -21,7 +21,6 @@ from turnkeeper.storage.locking import way_to
 from turnkeeper.v1 import schedules_pb2 as wire
 
 _POLL_S = 0.1
-_OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running"})
 _ANSWERED = frozenset({"succeeded", "rejected"})
 
 
@@ -123,8 +122,7 @@ def run(
     """
     chosen = runner()
     if wait and not (chosen.serving or chosen.is_served_elsewhere()):
-        hint = way_to(chosen.home, PROCESS)
-        raise InvalidInput("no daemon runs, so the task would not fire", where="--wait", hint=hint)
+        raise InvalidInput("no daemon, so the task would not fire", where="--wait", hint=way_to(chosen.home, PROCESS))
     task = chosen.call(wire.GetTaskRequest(name=name))
     spec = task.spec
     if file:
@@ -174,7 +172,7 @@ def _follow(chosen: Runner, fire: Any) -> Any:
     """Wait until a fire ends or waits for the author. Print each reason for which it cannot be sent meanwhile."""
     clock, told = SystemClock(), ""
     with console.status(f"waiting for {fire.fire_id}"):
-        while fire.outcome in _OPEN:
+        while fire.outcome in {"waiting", "pending", "sent", "accepted", "running"}:
             if fire.reason not in {"", told}:
                 console.note(f"{fire.fire_id} is not sent yet: {plain(fire.reason)}; see: turnkeeper status")
                 told = fire.reason
@@ -209,8 +207,8 @@ def emit(
     request = wire.EmitEventRequest(name=event, data_json=text, event_id=id_ or SystemEntropy().hex(12))
     chosen = runner()
     answer = chosen.call(request)
-    row = {"event": event, "id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}
-    row["paused"] = list(answer.paused)
+    told = row_of(answer, without={"event_id", "paused"})
+    row = {"event": event, "id": answer.event_id, **told, "paused": [*answer.paused]}
     tasks = counted(answer.matched, "task") if answer.matched else "no task"
     said = "recorded before: nothing happens" if answer.duplicate else f"triggers {tasks}"
     console.show_record(row, output, name_key="id", lines=[("event", event), ("id", answer.event_id), ("result", said)])

@@ -105,7 +105,10 @@ async def test_a_task_that_follows_says_so_in_the_words_of_its_option(rig: Rig) 
     await create(rig, "third", on="task.succeeded", filters=["after=first,second"])
     made = await rig.service.get_task(wire.GetTaskRequest(name="third"))
     assert made.schedule == "after first and second"
-    assert events_lines(made.spec, made.schedule) == []
+    assert events_lines(made.spec, made.schedule) == [("next", "on the success of first and second")]
+    await create(rig, "fourth", on="task.succeeded", filters=["after=third"])
+    made = await rig.service.get_task(wire.GetTaskRequest(name="fourth"))
+    assert events_lines(made.spec, made.schedule) == [("next", "on the success of third")]
     await create(rig, "held", on="task.succeeded", filters=["after=first", "kind=schedule"])
     held = await rig.service.get_task(wire.GetTaskRequest(name="held"))
     assert held.schedule == "on task.succeeded"
