@@ -243,7 +243,8 @@ def _input(found: Mapping[str, Any]) -> str:
     """Describe the input's fields: which are required, and which one receives a turn's prompt."""
     prompt = found["prompt_goes_to"]
     fields = _fields(found["input_schema"], {prompt: " (the prompt)"})
-    return fields if prompt else f"{fields}; no field receives the prompt"
+    more = "; --input gives the other fields" if len(found["input_schema"]["properties"]) > 1 else ""
+    return fields + more if prompt else f"{fields}; no field receives the prompt"
 
 
 def _fields(schema: Mapping[str, Any], more: Mapping[str, str] = MappingProxyType({})) -> str:

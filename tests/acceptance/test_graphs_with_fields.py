@@ -47,3 +47,9 @@ def test_a_result_of_fields_is_the_answer_and_also_values(lg: Lg) -> None:
     lg.cron(lg.thread(), input={"messages": [{"role": "user", "content": "quiet"}]}, metadata={"name": "quiet"})
     done = json.loads(lg.constellation.command("task-runner", "run", "quiet", "--wait", "-o", "json"))
     assert json.loads(done["answer"]) == done["values"] == {"sources": ["pond"], "report": "about 1 source"}
+
+
+def test_a_cron_needs_no_messages(lg: Lg) -> None:
+    lg.cron(lg.thread(), input={"topic": "roofs"}, metadata={"name": "roofs"})
+    spec = json.loads(lg.constellation.command("task-runner", "show", "roofs", "-o", "json"))
+    assert spec["input"] == {"topic": "roofs"}

@@ -223,7 +223,7 @@ class LocalEngine(Engine):
         refused: frozenset[str] = frozenset()
         if isinstance(order, Answers) and not isinstance(error, _OURS):
             refused = await questions.take_back(*self._at(thread_id), order.values, given)
-        why = _sentence(error, self._secrets)
+        why = _sentence(error, self._secrets) + (offered("missing field", self._schema, error) or "")
         return Ended(stopped="failed", error=why, step=progress.with_cost(error), refused=refused)
 
     def _at(self, thread_id: str) -> tuple[Any, GroupedSaver, Any]:
@@ -259,7 +259,9 @@ class LocalEngine(Engine):
             self._own.check(trigger.context_json, trigger.config_json)
         if trigger.asks_for("write", "replays"):
             return ""
-        return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json, trigger.run_json)
+        given = trigger.prompt, trigger.payload_json, trigger.input_json
+        unread = self._schema.unread(*given, trigger.run_json)
+        return unread or (self._foreign and offered("unset fields", self._schema, *given)) or ""
 
     def flush(self) -> None:
         self._checkpoints.flush()
@@ -277,7 +279,7 @@ class LocalEngine(Engine):
                 return None, _last_id(values) or inputs.START
             # Our own agent's briefing includes the handoff; an author's graph gets the handoff only in a field for it.
             fields = self._schema.with_handoff(order.input_json, context.handoff)
-            if self._schema.is_whole(order.prompt, fields, order.run_json):
+            if self._schema.is_whole(order.prompt, order.payload_json, fields, order.run_json):
                 window = None if self._foreign else inputs.OF_AUTHOR
                 return self._schema.raw(context.turn_id, fields, inputs.messages_of(values), window)
             if not self._schema.keeps_messages:

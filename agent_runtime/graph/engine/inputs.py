@@ -193,9 +193,12 @@ class InputSchema:
         needs_more = any(field.required and field.name != MESSAGES for field in self.fields)
         return self.checked(given, "input", but=MESSAGES) if given or needs_more else {}
 
-    def is_whole(self, prompt: str, input_json: str, run_json: str) -> bool:
-        """Return True if `input_json` is the graph's whole input: for a client's run, or if it contains messages."""
-        return bool(run_json) or (self.keeps_messages and not prompt and MESSAGES in json.loads(input_json or "{}"))
+    def is_whole(self, prompt: str, payload_json: str, input_json: str, run_json: str) -> bool:
+        """Return True if `input_json` is the graph's whole input: for a client's run, or without a prompt."""
+        given = {*json.loads(input_json or "{}")} - {HANDOFF}
+        return bool(run_json) or (
+            self.keeps_messages and not prompt and bool(given & {MESSAGES} if payload_json else given)
+        )
 
     def raw(self, turn_id: str, input_json: str, known: Sequence[AnyMessage], window: Window | None) -> tuple[Any, str]:
         """Return a whole input, and the last message of the state with it, after which the turn's own messages begin.
@@ -255,7 +258,7 @@ class InputSchema:
     def unread(self, prompt: str, payload_json: str, input_json: str, run_json: str = "") -> str:
         """Return why the graph would not read a turn's prompt; empty if it would. Raises InvalidInput like `value`."""
         fields = self.with_handoff(input_json, "")
-        if self.is_whole(prompt, fields, run_json):
+        if self.is_whole(prompt, payload_json, fields, run_json):
             self.raw("", fields, (), None)
         elif self.keeps_messages:
             self.beside_messages(fields)

@@ -68,8 +68,7 @@ class Step:
     @property
     def text(self) -> str:
         """The newest text of the agent; empty if there is none."""
-        said = [line.text for line in self.messages or () if line.role == "agent" and line.text.strip()]
-        return said[-1] if said else ""
+        return next((one.text for one in reversed(self.messages or ()) if one.role == "agent" and one.text.strip()), "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -523,3 +523,25 @@ def _tool(name: str, categories: Sequence[Category]) -> Mapping[str, Any]:
     scope = f"{FOREIGN}{name}"
     granting = [category.name for category in categories if scope in category.tools]
     return {"name": name, "scope": scope, "effect": "write", "granted_by": granting}
+
+
+def unset_fields(schema: inputs.InputSchema, prompt: str, payload_json: str, input_json: str) -> str:
+    """Return a warning if a graph that takes messages gets no other field of its input; empty if there is none."""
+    others = [one.name for one in schema.fields if one.name not in {inputs.MESSAGES, inputs.HANDOFF}]
+    given = json.loads(input_json or "{}")
+    if not prompt or not schema.keeps_messages or any(name in given for name in others):
+        return ""
+    if inside := [name for name in json.loads(payload_json or "{}") if name in others]:
+        return f"the payload becomes text of the message; for the field {inside[0]}, give {_input_of(inside)}"
+    named = ", ".join(others)
+    return f"the graph's input also has {named}; if a node needs one, give {_input_of(others)}" if others else ""
+
+
+def missing_field(schema: inputs.InputSchema, error: BaseException) -> str:
+    """Return how to give the field of the input that a node did not find; empty for any other error."""
+    found = [one.name for one in schema.fields if isinstance(error, KeyError) and error.args == (one.name,)]
+    return f"; if the input lacks this field, give {_input_of(found)}" if found else ""
+
+
+def _input_of(names: Sequence[str]) -> str:
+    return f"--input '{{\"{names[0]}\": …}}'"

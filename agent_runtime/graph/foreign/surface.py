@@ -13,6 +13,8 @@ SURFACE = Surface(
     offers={
         "graphs": "agent_runtime.graph.foreign.graphs:open_graphs",
         "workflow schema": "agent_runtime.graph.foreign.load:read_workflow",
+        "unset fields": "agent_runtime.graph.foreign.load:unset_fields",
+        "missing field": "agent_runtime.graph.foreign.load:missing_field",
         "context schema": "agent_runtime.graph.foreign.load:read_context",
         "catalog": "agent_runtime.graph.foreign.project:read_catalog",
         "reports": "agent_runtime.graph.foreign.reports:Reports",

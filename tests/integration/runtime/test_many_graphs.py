@@ -276,6 +276,42 @@ async def test_a_graph_without_messages_needs_no_prompt_and_one_with_messages_do
     assert (await bench.run(3, prompt="hello")).summary == "I heard: hello"
 
 
+FIELDS = """
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+class State(MessagesState):
+    topic: str
+    report: str
+
+def write(state):
+    return {"report": f"about {state['topic']}", "messages": [AIMessage("Written.")]}
+
+graph = StateGraph(State).add_node("write", write).add_edge(START, "write")
+"""
+
+
+async def test_a_graph_with_messages_and_fields_gets_them_or_says_how_to_give_them(bench: AuthorsBench) -> None:
+    bench.bring(FIELDS)
+    await bench.open()
+    named = "the graph's input also has topic, report; if a node needs one, give --input '{\"topic\": …}'"
+    payload = "the payload becomes text of the message; for the field topic, give --input '{\"topic\": …}'"
+    for given, warned in (
+        ({"prompt": "go"}, [named]),
+        ({"prompt": "go", "payload_json": '{"topic": "roofs"}'}, [payload]),
+        ({"prompt": "go", "input_json": '{"topic": "roofs"}'}, []),
+        ({"input_json": '{"topic": "roofs"}'}, []),
+    ):
+        asked = wire.ListGraphsRequest(inputs=[wire.FireRequest(**given)])
+        assert list((await bench.service.ListGraphs(asked, None)).warnings) == warned
+    failed = await bench.run(prompt="go")
+    assert failed.error == "KeyError: 'topic'; if the input lacks this field, give --input '{\"topic\": …}'"
+    event = await bench.run(2, prompt="", input_json='{"topic": "roofs"}')
+    assert (event.state, event.summary) == (STATES.SUCCEEDED, "Written."), event.error
+    (_, turn) = await bench.conversation()
+    assert turn.messages[-1].text == '{"report": "about roofs"}'
+
+
 async def first_checkpoint(bench: AuthorsBench) -> str:
     """Run three turns on a thread. Return a checkpoint at the end of the first one."""
     await bench.run(1, prompt="one")

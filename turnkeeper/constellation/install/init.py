@@ -251,12 +251,12 @@ def _project(found: Mapping[str, Any]) -> Project:
     name = name if name[:1].isalpha() else f"graph-{name}"
     tools = tuple(str(tool["scope"]) for tool in (*found["tools"], *found["made_tools"]))
     project = Project(reference=str(found["absolute"]), name=name[:64], tools=tools)
-    fields = found["input_schema"].get("required") or list(found["input_schema"].get("properties", ()))[:1]
-    if found["prompt_goes_to"] or not fields:
-        return project
-    return replace(
-        project, work=f"--input {shlex.quote('{' + ', '.join(f'{json.dumps(one)}: …' for one in fields) + '}')}"
-    )
+    prompt, schema = found["prompt_goes_to"], found["input_schema"]
+    fields = schema.get("required") or list(schema.get("properties", ()))
+    fields = [one for one in fields if one != prompt][: None if schema.get("required") else 1]
+    given = f"--input {shlex.quote('{' + ', '.join(f'{json.dumps(one)}: …' for one in fields) + '}')}"
+    work = f"{project.work} {given}" if prompt else given
+    return replace(project, work=work) if fields and prompt in {"", "messages"} else project
 
 
 def _quoted(text: str) -> str:
