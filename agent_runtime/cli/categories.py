@@ -160,8 +160,15 @@ def _show_grant(place: Home, found: "Grant", output: Output, *, acts_alone: bool
         note(f"  turnkeeper categories grant {found.path.stem} --autonomous")
     for one in import_module(_LINT).lint(found.path) if found.path.exists() else ():
         note(f"{one.level}: {one.where}: {one.what}")
-    if found.config and is_held(place, "agent-runtime"):
+    if is_held(place, "agent-runtime") and (found.config or _is_older(place)):
         note("agent-runtime reads config.toml when it starts: turnkeeper up --restart")
+
+
+def _is_older(place: Home) -> bool:
+    """Return True if the runtime began before `autonomous_allowed` was changed."""
+    started: Any = import_module("turnkeeper.config.started")
+    start, key = started.read_start(place, "agent-runtime"), "categories.autonomous_allowed"
+    return start is not None and start.settings.get(key) != started.settings_now(place, "agent-runtime").get(key)
 
 
 @app.command("check")

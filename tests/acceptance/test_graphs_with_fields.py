@@ -53,3 +53,12 @@ def test_a_cron_needs_no_messages(lg: Lg) -> None:
     lg.cron(lg.thread(), input={"topic": "roofs"}, metadata={"name": "roofs"})
     spec = json.loads(lg.constellation.command("task-runner", "show", "roofs", "-o", "json"))
     assert spec["input"] == {"topic": "roofs"}
+
+
+def test_a_repeated_grant_says_that_the_runtime_does_not_know_it_yet(lg: Lg) -> None:
+    given = ("agent-runtime", "categories", "grant", "conversation", "--autonomous")
+    restart = "agent-runtime reads config.toml when it starts: turnkeeper up --restart"
+    assert restart in lg.constellation.attempt(*given).stderr
+    again = lg.constellation.attempt(*given).stderr
+    assert "all of this is already granted" in again
+    assert restart in again
