@@ -250,7 +250,7 @@ class Ownership:
             began = self._clock.monotonic()
             try:
                 async with asyncio.timeout(max(FENCE_S - (began - self._renewed), RENEW_S)):
-                    epochs, self.cordoned = await self._database.run(
+                    epochs, cordoned = await self._database.run(
                         Query(leases.renew, owner=self.owner, key=f"{CORDONED} {self.node}")
                     )
                 if epochs is None:
@@ -259,7 +259,7 @@ class Ownership:
                 else:
                     self.lose([t for t, lease in self.held.items() if epochs.get(t) != lease.epoch], "was taken")
                     await self._give_up({Lease(t, epoch) for t, epoch in epochs.items() if t not in self.held})
-                    self._renewed = began
+                    self._renewed, self.cordoned = began, cordoned
             except Exception as error:  # noqa: BLE001  recorded; without this loop nothing would stop a turn in time
                 self._log.emit("lease.trouble", reason=f"{type(error).__name__}: {error}"[:500])
                 if self._is_fenced():

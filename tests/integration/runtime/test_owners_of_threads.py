@@ -352,6 +352,32 @@ async def test_a_machine_that_cannot_renew_gives_its_threads_up_in_time(shared_u
     database.close()
 
 
+async def test_a_cordoned_machine_whose_lease_ended_stays_cordoned(shared_url: str, tmp_path: Path) -> None:
+    url, _ = taken(shared_url)
+    database, clock, seen = open_database(url), ManualClock(), list[str]()
+    log: Any = SimpleNamespace(emit=lambda *_said, **_fields: None)
+    ownership = Ownership(database, tmp_path / "owner", clock=clock, entropy=SeededEntropy(1), log=log)
+    ownership.node = "one"
+    await database.run(lambda c: leases.set_meta(c, "cordoned one", "2026-01-01"))
+    await ownership.begin(print)
+    began: Any = ownership._begin
+
+    async def begin() -> None:
+        seen.append(ownership.cordoned)
+        await began()
+
+    ownership._begin = begin  # type: ignore[method-assign]
+    await database.run(lambda c: leases.leave(c, ownership.owner))
+    while not clock._sleepers:
+        await look_again()
+    clock.advance(2)
+    while not seen:
+        await look_again()
+    assert seen == ["2026-01-01"], "it takes no turns until it is an owner again"
+    await ownership.leave()
+    database.close()
+
+
 @pytest.mark.parametrize("fails", ["to begin the thread", "to read the files"])
 async def test_what_was_claimed_is_given_up_if_it_cannot_be_begun(pair: Pair, fails: str) -> None:
     one, other = pair

@@ -9,7 +9,7 @@ the child runs, ticks do not touch agent-runtime. If the child dies, the next ch
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -38,6 +38,7 @@ KEPT_STATUS_FILES = 50
 _LOCK_PATIENCE_S = 30.0
 _TROUBLE_WAIT_S = 2.0
 _CALM_S = 60.0  # seconds without machine trouble after which it is over, and new trouble causes an alert
+_OVER = float("-inf")
 _TAIL_BYTES = 4096
 _UNREACHABLE = f"exit code {EXIT_UNREACHABLE}"
 
@@ -116,7 +117,7 @@ class Watchdog:
         """Alert the author to machine trouble. For any other error, do nothing and return False."""
         trouble = machine_trouble(error, ours=True)
         if trouble is not None:
-            self._troubles.look({"watchdog": str(trouble)}, self._orders, self._environ)
+            self._troubles.look({LOCK: str(trouble)}, self._orders, self._environ, ())
         return trouble is not None
 
     def _tick(self) -> float | None:
@@ -149,7 +150,8 @@ class Watchdog:
                 self._deliver()
             wake_at = min(wake_at, step.wake_at)
         send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=orders.limits.interval_s)
-        self._troubles.look(troubles_of(self._home, self.watched) | self.waiting, orders, self._environ)
+        serve = [LOCK, *(one.name for one in self.watched if daemons.serves(self._home, one))]
+        self._troubles.look(troubles_of(self._home, self.watched) | self.waiting, orders, self._environ, serve)
         self._let_go(now)
         return max(0.0, wake_at - now)
 
@@ -316,22 +318,25 @@ class Troubles:
 
     def __init__(self, home: Home, clock: Clock, log: EventLog) -> None:
         self._home, self._clock, self._log = home, clock, log
-        self._told: dict[str, float] = {}
+        self._told: dict[str, float] = {}  # when trouble was last seen; `_OVER` if only its end is left to tell
 
-    def look(self, found: Mapping[str, str], orders: Orders, environ: Mapping[str, str]) -> None:
-        """Alert the author to new trouble in `found`, by process, and once to its end."""
+    def look(self, found: Mapping[str, str], orders: Orders, environ: Mapping[str, str], up: Collection[str]) -> None:
+        """Alert the author to new trouble in `found`, by process, and once to its end if the process is in `up`."""
         now = self._clock.monotonic()
 
         def tell(process: str, what: str) -> bool:
             return send(f"turnkeeper: {process}: {what} ({self._home.root})", orders.routes, self._log, environ)
 
         for process, what in found.items():
-            if process not in self._told:
+            known = self._told.get(process, _OVER) > _OVER
+            if not known:
                 self._log.emit("machine.trouble", daemon=process, reason=what)
-            if process in self._told or tell(process, what):
+            if known or tell(process, what):
                 self._told[process] = now
         over = f"the trouble is over: none for {_CALM_S:.0f} s"
-        self._told = {name: at for name, at in self._told.items() if now - at < _CALM_S or not tell(name, over)}
+        calm = {name for name, at in self._told.items() if now - at >= _CALM_S and name in up and name not in found}
+        left = {name: _OVER for name in calm if not tell(name, over)}
+        self._told = {name: at for name, at in self._told.items() if name not in calm} | left
 
 
 def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, **more: Any) -> dict[str, Any]:

@@ -134,6 +134,7 @@ class Api:
 
         @wraps(handler)
         async def answer(request: Request) -> Any:
+            need(request, scope)  # before the body is read
             found = await handler(Call(self, request, scope, await request.body()))
             return found if callable(found) else JSONResponse(found)
 

@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 
 from tests.support.clock import ManualClock
-from turnkeeper.errors import InvalidInput, NotFound, Unreachable
+from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.calls import Who
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg.api import LONGEST_AWAY, Api, Call, assistant_id, in_daemons, ordered, page_of, selected
@@ -113,3 +113,16 @@ async def test_whoever_waits_for_a_run_that_begins_later_is_told_in_the_end_that
 
 
 async def _at_once(_seconds: float) -> None: ...
+
+
+async def test_the_body_of_a_caller_without_the_scope_is_not_read(api: Api) -> None:
+    async def receive() -> Any:
+        pytest.fail("the body is read")
+
+    async def handler(_call: Call) -> None:
+        pytest.fail("the request is handled")
+
+    route = api.route("POST", "/threads", handler, Scope.WORK, "")
+    scope = {"type": "http", "headers": [], "query_string": b"", "who": Who(surface="api", scope=Scope.READ)}
+    with pytest.raises(Denied):
+        await route.endpoint(Request(scope, receive))
