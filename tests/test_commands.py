@@ -220,6 +220,7 @@ def test_turnkeeper_alone_names_every_command_on_a_screen_of_24_lines_and_begins
         (("sttus",), "Did you mean status?"),
         (("create",), "Did you mean task create or loop create?"),
         (("task", "delet"), "Did you mean delete?"),
+        (("task", "undo"), "Did you mean restore?"),
         (("tasks", "lst"), "Did you mean list?"),
         (("keys", "x"), "Use one of: list, rotate"),
     ],

@@ -219,9 +219,10 @@ def next_(
         getattr(request, "from").FromDatetime(texts.time_of(from_, "--from", tz or task.spec.timezone))
     answer = runner().call(request)
     rows = [texts.row_of(nominal) for nominal in answer.nominals]
+    away = any(row["local"][:19].replace("T", " ") not in texts.local(row["nominal_at"]) for row in rows)
     shown = [
         texts.time_column("NEXT", "nominal_at", day=True),
-        console.Column(f"IN {answer.timezone}", lambda row: _in_its_zone(row["local"])),
+        *[console.Column(f"IN {answer.timezone}", lambda row: _in_its_zone(row["local"]))] * away,
         texts.time_column("DUE", "due_at", day=True, wide=True),
     ]
     console.show_rows(rows, shown, output, name_key="nominal_at", footer=answer.schedule)

@@ -100,6 +100,7 @@ def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete {plain(task.spec.name)}?", abort=True, err=True)
     show_change(chosen.call(wire.DeleteTaskRequest(name=task.id)), output, "deleted")
+    console.note(f"restore it within a day: turnkeeper task restore {plain(task.spec.name)}")
 
 
 def run(

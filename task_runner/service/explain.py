@@ -57,7 +57,7 @@ _SKIPPED_EVENTS = {
 }
 _ENDS = {
     Outcome.SUCCEEDED: "Its turn succeeded",
-    Outcome.REJECTED: "Its turn ended without an answer to its request",
+    Outcome.REJECTED: "Its turn ended without your approval",
     Outcome.FAILED: "Its turn failed",
     Outcome.CANCELLED: "Its turn was cancelled",
 }

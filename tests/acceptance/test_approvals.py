@@ -61,6 +61,10 @@ def test_a_rejected_call_has_no_effect_and_the_turn_goes_on(constellation: Const
         assert reason in " ".join(constellation.command("turnkeeper", *argv).split()), argv
     told = " ".join(constellation.command("turnkeeper", "task", "explain", "errand").split())
     assert re.search(r"It was rejected at .*, by agent-runtime/cli: not now\.", told), told
+    assert re.search("Its turn ended without your approval at .*: its approval was rejected: memory_put", told), told
+    shown = constellation.command("turnkeeper", "conversation", "show", "general")
+    assert re.search(r"rejected in \d", shown), shown
+    assert "succeeded in" not in shown
     constellation.kill(AGENT_RUNTIME)
     from_store = constellation.attempt("turnkeeper", "task", "explain", "errand")
     assert " ".join(from_store.stdout.split()) == told, "the store answers while no runtime runs"

@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def water(bed: str) -> str:
     '''Water a bed.'''
     return bed
 """
+COMMAND_GRAPH = textwrap.dedent(re.findall(r"^    import shlex(?:.*\n)+?.*\.stdout\n", PAGE, re.MULTILINE)[0])
 COMMANDS = re.findall(r"^    (turnkeeper .*)$", PAGE, re.MULTILINE)
 
 
@@ -32,7 +34,9 @@ def tools_of_mine(constellation: Constellation, tmp_path: Path, monkeypatch: pyt
     start = f"import runpy, sys\nsys.argv[1:] = [{str(desk.path)!r}]\n"
     (tmp_path / "desk.py").write_text(f"{start}runpy.run_path({mcp_server.__file__!r}, run_name='__main__')\n")
     (tmp_path / "garden.py").write_text(GARDEN)
+    (tmp_path / "command.py").write_text(COMMAND_GRAPH)
     with constellation.home.config.open("a") as config:
+        config.write(f"\n[graphs]\ncommand = '{tmp_path / 'command.py'}:graph'\n")
         config.write("\n[prices.offline]\nread = 1.25\nwritten = 10\n\n[queues.slow]\nturns_at_once = 1\n")
     constellation.stop()
     constellation.start()
@@ -72,6 +76,10 @@ SHOWN = {
     "emit": r"triggers 1 task",
     "folders add": r"a task fires for the next files with: --on folder.scans",
     "task create file": r"when folder.scans comes",
+    "task create nightly": r"next: +\w",
+    "task run nightly": r"outcome: succeeded(.|\n)+home",
+    "task create hello": r"when boot comes",
+    "emit boot": r"triggers 1 task",
     "loop create": r"every 15m",
     "send": r"trains",
     "approvals list": r"1 proposal: turnkeeper triage",
@@ -109,6 +117,17 @@ def test_each_command_shows_what_its_question_asks_for(constellation: Constellat
     constellation.command("turnkeeper", "task", "run", "news", "--wait")
     constellation.await_outcome("plan", "succeeded")  # it follows, with the answer
     assert 'Plan my day around this: "' in constellation.command("turnkeeper", "conversation", "show", "general")
+
+
+def test_a_command_that_exits_with_an_error_fails_the_fire(constellation: Constellation, tools_of_mine: Path) -> None:
+    assert (tools_of_mine / "command.py").is_file()
+    for code, outcome in ((0, "succeeded"), (3, "failed")):
+        typed = shlex.join([sys.executable, "-c", f"raise SystemExit({code})"])
+        constellation.create(f"exits-{code}", "--at", "2030-01-01", "--graph", "command", "--prompt", typed)
+        constellation.command("turnkeeper", "task", "run", f"exits-{code}")
+        constellation.await_outcome(f"exits-{code}", outcome)
+    (fire,) = constellation.ask("turnkeeper", "task", "history", "exits-3")
+    assert "returned non-zero exit status 3" in fire["reason"]
 
 
 def test_every_question_has_a_command_or_says_what_to_do() -> None:

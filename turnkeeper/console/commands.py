@@ -192,7 +192,7 @@ class Group(_Own, TyperGroup):
         found = [f"{name} {word}" for name, one in groups if isinstance(one, Group) and word in one.list_commands(ctx)]
         if found:
             return f"Did you mean {' or '.join(found[:_MOST_MEANT])}?"
-        hint = meant(word, names)
+        hint = meant({"undo": "restore"}.get(word, word), names)
         return hint[0].upper() + hint[1:] if "did you mean" in hint or len(names) <= _MOST_NAMED else ""
 
 

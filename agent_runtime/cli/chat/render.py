@@ -229,7 +229,9 @@ def standing(turn: wire.ConversationTurn) -> str:
         until = rows.instant(turn, "paused_until")
         return f"paused until its task fires{f', at most until {shown(until)}' if until else ''}"
     took = rows.span(rows.instant(turn, "started_at"), rows.instant(turn, "ended_at"))
-    return turn.status if took == "-" else f"{turn.status} in {took}"
+    decided = {one.tool: one.decision for one in turn.interrupts}.values() if turn.trigger.task else ()
+    status = "rejected" if turn.status == "succeeded" and {"reject", "expired"} & {*decided} else turn.status
+    return status if took == "-" else f"{status} in {took}"
 
 
 def status_style(status: str) -> str:

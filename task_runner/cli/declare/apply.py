@@ -177,6 +177,10 @@ _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 _ENTRY = re.compile(r"\s*(@[a-z]+|(?:\S+\s+){4}\S+)\s+(.*\S)\s*$")
 _ZONES = {"CRON_TZ", "TZ"}
 _LONGEST_STEM = 40
+_NO_COMMANDS = (
+    "warning: Turnkeeper runs agents, not commands: these tasks ask the agent to run the command. "
+    "Grant their category a tool that can; a fire without such a tool ends and runs nothing"
+)
 # Words that do not say what a command does, and steps before the one that does the job.
 _STARTERS = re.compile(
     r"sudo|nice|ionice|env|nohup|flock|timeout|time|exec|(ba)?sh|python3?|perl|ruby|node|-\w+|\w+=.*|\d+"
@@ -262,6 +266,7 @@ def import_(
     Example: turnkeeper task import --crontab my.cron --category loop --channel general --dry-run
     """
     carried = read_crontab(read_file(str(crontab)))
+    console.note(_NO_COMMANDS)
     for number, what in carried.left:
         console.note(f"{crontab}:{number}: not imported: {what}")
     if carried.left and not carried.specs:
@@ -269,6 +274,8 @@ def import_(
     lines, specs = {spec.name: number for number, spec in carried.specs}, [spec for _, spec in carried.specs]
     for spec in specs:
         spec.category, spec.channel = category, channel
+        for warning in importlib.import_module("task_runner.cli.declare.classic_cron").misread(spec.cron):
+            console.note(f"warning: {warning}")
     chosen = runner()
     existing = set[str]() if chosen.homeless else {task.spec.name for task in all_tasks()}
     if taken := next((name for name in lines if name in existing), None):
@@ -285,7 +292,7 @@ def import_(
         {"name": done.name, "action": done.action, "cron": spec.cron, "prompt": spec.prompt}
         for done, spec in zip(applied, specs, strict=True)
     ]
-    written = " (dry run: nothing was written)" if dry_run else " (each needs a tool to run, and missed times run once)"
+    written = " (dry run: nothing was written)" if dry_run else " (missed times run once)"
     said = f"{len(rows)} created{written}"
     console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not imported")
     chosen.note_unless_serving()

@@ -1,9 +1,10 @@
-"""The difference between a cron expression in a crontab and the same expression in a task: the days that it names."""
+"""The days that a cron expression names, if a reader may expect others: those of classic cron, or every second week."""
 
 from dataclasses import replace
 
 from task_runner.timetable.cron import AROUND, CronDays, Field, fields_of, parsed
 
+_DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
 _ALL_SHAPES = 28 * 365 + 7  # days after 1 January 1970 within which each shape of a year has occurred
 
 
@@ -32,15 +33,40 @@ def otherwise_in_classic_cron(expression: str) -> str:
     )
 
 
+def misread(expression: str) -> list[str]:
+    """Describe the days of an expression that is easily misread. Return an empty list for any other expression.
+
+    Raises:
+        InvalidCron: the expression cannot be read, or it never fires.
+    """
+    typed = expression.strip(AROUND)
+    _, minute, hour, day, _, weekday = fields_of(typed, "")
+    days = parsed(typed, "").days
+    assert isinstance(days, CronDays)
+    numbers = sorted(days.weekdays)
+    other = otherwise_in_classic_cron(typed)
+    parts = [f"{typed}: {other}"] if other else []
+    if "/" in weekday.text and not weekday.text.startswith("H") and not other and len(numbers) > 1:
+        *first, last = (_DAYS[number] for number in numbers)
+        parts = [f"{typed} fires each week on {', '.join(first)} and {last}"]
+    if "/" in day.text + weekday.text and parts:
+        rule = ["FREQ=WEEKLY;INTERVAL=2", f"BYDAY={_DAYS[numbers[0]][:2].upper()}", *_times(minute, hour)]
+        parts.append(f"to fire every second week: --rrule '{';'.join(rule)}'")
+    return ["; ".join(parts)] if parts else []
+
+
 def _remedy(days: CronDays, minute: Field, hour: Field) -> str:
     """Return how to write the days of classic cron: as a rule if a day must match both fields, else as two tasks."""
     if not days.either:
         return "create a task for each of the two"
     if days.last_day or days.nth:
         return "write it as --rrule"
-    names = ",".join(("SU", "MO", "TU", "WE", "TH", "FR", "SA")[day] for day in sorted(days.weekdays))
+    names = ",".join(_DAYS[day][:2].upper() for day in sorted(days.weekdays))
     parts = [f"BYMONTH={','.join(map(str, sorted(days.months)))}"] if len(days.months) < 12 else []
     parts.append(f"BYMONTHDAY={','.join(map(str, sorted(days.month_days)))}")
-    times = zip(("BYHOUR", "BYMINUTE"), (hour, minute), strict=True)
-    parts += [f"BYDAY={names}", *(f"{name}={','.join(map(str, sorted(one.values()[0])))}" for name, one in times)]
-    return f"write it as --rrule 'FREQ=DAILY;{';'.join(parts)}'"
+    return f"write it as --rrule 'FREQ=DAILY;{';'.join([*parts, f'BYDAY={names}', *_times(minute, hour)])}'"
+
+
+def _times(minute: Field, hour: Field) -> list[str]:
+    named = zip(("BYHOUR", "BYMINUTE"), (hour, minute), strict=True)
+    return [f"{name}={','.join(map(str, sorted(one.values()[0])))}" for name, one in named]

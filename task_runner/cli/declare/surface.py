@@ -11,6 +11,7 @@ SURFACE = Surface(
     name="declarations",
     subcommands={"task": commands_in("task_runner.cli.declare", {Panel.WORK: _WORK})},
     offers={
+        "words on cron": "task_runner.cli.declare.classic_cron:misread",
         "exclusions": "task_runner.cli.declare.exclusions:read_exclusions",
         "calendar file": "task_runner.cli.declare.exclusions:read_calendar",
     },

@@ -302,6 +302,7 @@ def test_a_wall_time_is_read_in_the_zone_of_the_task_by_each_command(command, in
     command("create", "digest", "--cron", "0 9 * * *", "--tz", "Asia/Tokyo", *REST)
     span = ("--from", "2030-03-02T09:00", "--to", "2030-03-02T09:01")
     (row,) = map(json.loads, command("simulate", "digest", *span, "-o", "jsonl")[1].splitlines())
+    assert command("simulate", "digest", *span)[2] == "1 fire, 0 scheduled times skipped\n"
     assert row["nominal_at"] == "2030-03-02T00:00:00Z"
     (first,) = json.loads(command("next", "digest", "--from", "2030-03-02T08:59", "-n", "1", "-o", "json")[1])
     zone = ("--tz", "Asia/Tokyo", "--from", "2030-03-02T08:59", "-n", "1", "-o", "json")

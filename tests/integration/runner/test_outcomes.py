@@ -71,8 +71,7 @@ async def test_a_rejected_fire_has_an_outcome_an_event_and_a_reason_of_its_own(r
     explained = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
     assert explained.verdict == "rejected"
     assert any(
-        line.startswith("Its turn ended without an answer to its request")
-        and "its approval was rejected: send_mail" in line
+        line.startswith("Its turn ended without your approval") and "its approval was rejected: send_mail" in line
         for line in explained.lines
     ), explained.lines
 

@@ -413,6 +413,56 @@ def test_entries_that_cron_never_runs_or_reads_otherwise_are_listed_and_the_rest
         assert says in err
 
 
+def test_an_import_begins_with_a_warning_that_agents_run_no_commands(command, tmp_path) -> None:
+    path = tmp_path / "my.cron"
+    path.write_text("MAILTO=me\n0 9 * * mon /bin/weekly\n")
+    err = command("import", "--crontab", str(path), "--category", "loop", "--channel", "c")[2]
+    assert err.startswith(
+        "warning: Turnkeeper runs agents, not commands: these tasks ask the agent to run the command."
+    )
+    assert "a fire without such a tool ends and runs nothing" in " ".join(err.split())
+
+
+def test_days_that_an_expression_repeats_or_unites_are_said(command, tmp_path) -> None:
+    argv = ("--every", "1h", "--category", "loop", "--channel", "c", "--prompt", "p")
+    every_second = "to fire every second week: --rrule 'FREQ=WEEKLY;INTERVAL=2;BYDAY=SU;BYHOUR=3;BYMINUTE=0'"
+    for number, (cron, said) in enumerate((
+        ("0 3 * * SUN/2", f"warning: 0 3 * * SUN/2 fires each week on Sun, Tue, Thu and Sat; {every_second}"),
+        ("0 3 * * 1-5/2", "warning: 0 3 * * 1-5/2 fires each week on Mon, Wed and Fri; to fire every second week: "
+         "--rrule 'FREQ=WEEKLY;INTERVAL=2;BYDAY=MO;BYHOUR=3;BYMINUTE=0'"),
+        ("0 3 */14 * 0", "a cron expression here names days that match either; write it as --rrule"),
+        ("0 3 */14 * 0", every_second),
+        ("0 3 1 * 0", ""),
+        ("0 3 */2 * *", ""),
+        ("0 3 * * SUN", ""),
+    )):  # fmt: skip
+        new = command("create", f"c{number}", "--cron", cron, *argv[2:])[2]
+        command("create", f"e{number}", *argv)
+        old = command("edit", f"e{number}", "--cron", cron)[2]
+        again = command("edit", f"e{number}", "--prompt", "q")[2]
+        for err in (new, old):
+            assert said in " ".join(err.split()), (cron, err)
+            assert bool(said) == ("warning: 0 3" in err), (cron, err)
+        assert "warning: 0 3" not in again, "only a changed schedule is described"
+    path = tmp_path / "my.cron"
+    path.write_text("0 3 * * 0/2 /bin/weekly\n")
+    err = command("import", "--crontab", str(path), "--category", "loop", "--channel", "c")[2]
+    assert f"warning: 0 3 * * 0/2 fires each week on Sun, Tue, Thu and Sat; {every_second}" in " ".join(err.split())
+
+
+def test_a_deleted_task_is_restored_by_the_command_that_is_named(command) -> None:
+    command("create", "digest", "--every", "1h", "--category", "loop", "--channel", "c", "--prompt", "p")
+    err = command("delete", "digest")[2]
+    assert "restore it within a day: turnkeeper task restore digest" in err
+    assert command("restore", "digest")[0] == 0
+
+
+def test_a_time_is_shown_once_if_the_machine_is_in_the_zone_of_the_schedule(command) -> None:
+    for zone, columns in (("UTC", ["NEXT"]), ("Asia/Tokyo", ["NEXT", "IN Asia/Tokyo"])):
+        out = command("next", "--cron", "0 9 * * *", "--tz", zone)[1]
+        assert re.split("  +", out.splitlines()[0].strip()) == columns, out
+
+
 def test_an_entry_that_the_runner_refuses_is_named_with_its_line(command, tmp_path) -> None:
     path = tmp_path / "my.cron"
     path.write_text("# a page break\f\n0 9 * * mon /bin/weekly\n0 9 * * 2 /bin/a\0b\n")
