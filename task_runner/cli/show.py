@@ -234,8 +234,7 @@ def next_(
 
 
 def _in_its_zone(text: str) -> str:
-    at = datetime.fromisoformat(text)
-    return f"{at:%a %Y-%m-%d %H:%M:%S} {text[-6:]}"
+    return f"{datetime.fromisoformat(text):%a %Y-%m-%d %H:%M:%S} {text[-6:]}"
 
 
 @partial(console.watched, also=["--follow"])

@@ -175,7 +175,7 @@ def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, l
     """Create a task or a loop, and show the parsed task."""
     chosen = runner()
     answer = chosen.call(wire.CreateTaskRequest(spec=spec, dry_run=dry_run, loop=loop))
-    for warning in [*answer.warnings, *(spec.cron and offered("words on cron", spec.cron) or ())]:
+    for warning in [*answer.warnings, *((spec.cron and offered("words on cron", spec.cron)) or ())]:
         console.note(f"warning: {warning}")
     row = task_row(answer.task) | {"next": [row_of(nominal) for nominal in answer.next]}
     lines = [
@@ -237,7 +237,7 @@ def edit(
     fill(spec, given)
     request = wire.UpdateTaskRequest(name=task.id, spec=spec, dry_run=dry_run, revision=task.revision)
     answer = chosen.call(request)
-    for warning in [*answer.warnings, *(given["cron"] and offered("words on cron", spec.cron) or ())]:
+    for warning in [*answer.warnings, *((given["cron"] and offered("words on cron", spec.cron)) or ())]:
         console.note(f"warning: {warning}")
     _show(answer, output, dry_run=dry_run)
 

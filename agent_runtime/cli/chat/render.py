@@ -201,7 +201,8 @@ def render(change: Change, layout: "Layout", *, numbers: Numbers | None = None) 
     if change.kind == "begun":
         return [*layout.heading(turn), *_error(turn, layout)]
     if change.kind == "ended":
-        return [layout.line("turn", f"{standing(turn)}{_cost(turn)}", status_style(turn.status)), *_error(turn, layout)]
+        style = _STATUSES.get(turn.status, "yellow")
+        return [layout.line("turn", f"{standing(turn)}{_cost(turn)}", style), *_error(turn, layout)]
     row = to_json(change.subject)
     if row.get("decision") == "answer" and any(
         one.role == "author" and one.text == row["message"] for one in turn.messages
@@ -232,10 +233,6 @@ def standing(turn: wire.ConversationTurn) -> str:
     decided = {one.tool: one.decision for one in turn.interrupts}.values() if turn.trigger.task else ()
     status = "rejected" if turn.status == "succeeded" and {"reject", "expired"} & {*decided} else turn.status
     return status if took == "-" else f"{status} in {took}"
-
-
-def status_style(status: str) -> str:
-    return _STATUSES.get(status, "yellow")
 
 
 def _cost(turn: wire.ConversationTurn) -> str:
@@ -417,7 +414,7 @@ class Lines:
         where = plain(f"{turn.turn_id}  thread {turn.thread_id}  ")
         return [
             Text.assemble((began, "bold"), "  ", (plain(cause(turn)), "bold magenta")),
-            Text.assemble("  ", (where, "dim"), (plain(standing(turn)), status_style(turn.status))),
+            Text.assemble("  ", (where, "dim"), (plain(standing(turn)), _STATUSES.get(turn.status, "yellow"))),
         ]
 
     def said(self, role: str, text: str) -> Text:
@@ -476,7 +473,7 @@ class Panels:
         """Return a rule, the turn's trigger, and its category, thread, state and tokens."""
         style = "bold magenta" if turn.HasField("trigger") else "bold green"
         where = plain(" · ".join(part for part in (turn.category, f"thread {turn.thread_id}") if part))
-        state = (standing(turn), status_style(turn.status))
+        state = (standing(turn), _STATUSES.get(turn.status, "yellow"))
         return [
             _Rule(turn),
             _columns("▶ ", Text(plain(cause(turn)), style), style),

@@ -17,7 +17,6 @@ from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.config.surfaces import offered, required
-from turnkeeper.console.unseen import counted
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.times import EPOCH, parse_duration, parse_rfc3339, rfc3339, time_of_day
@@ -115,7 +114,7 @@ def simulate(
     rows = sorted(found, key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
     fired = sum(row.fired_at is not None for row in rows)
     skipped = sum(row.stands_for for row in rows if row.outcome.value == "skipped")
-    footer = f"{counted(fired, 'fire')}, {counted(skipped, 'scheduled time')} skipped"
+    footer = f"{fired} fire{'' if fired == 1 else 's'}, {skipped} scheduled times skipped"
     console.show_rows([_shape(row) for row in rows], _COLUMNS, output, name_key="task", footer=footer)
 
 
