@@ -219,14 +219,17 @@ class SharedHandover:
     async def run(self) -> None:
         """Hand over until cancelled. The parts of this process then serve authors' changes, so no other is told."""
         self._store.tells = False
-        await self._planned.wait()
-        while True:
-            self.work.clear()
-            began = self._clock.now()
-            await self.send_all()
-            if self.late.is_set():
-                await self.withdraw()
-            await self._clock.wait(self.work, await self._pause_s(began))
+        try:
+            await self._planned.wait()
+            while True:
+                self.work.clear()
+                began = self._clock.now()
+                await self.send_all()
+                if self.late.is_set():
+                    await self.withdraw()
+                await self._clock.wait(self.work, await self._pause_s(began))
+        finally:
+            self._store.tells = True
 
     async def send_all(self) -> int:
         """Hand over the fires that may be sent now; return their number."""
