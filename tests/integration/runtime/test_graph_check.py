@@ -13,6 +13,7 @@ import pytest
 from agent_runtime.cli import app
 from agent_runtime.permissions.categories import Categories
 from tests.integration.runtime.authors_graphs import BYPASS, TALKER, WAITER
+from tests.integration.runtime.test_many_graphs import FIELDS
 from tests.support.forked_daemons import starting_forks
 from tests.support.program import app as turnkeeper
 from turnkeeper.config.home import Home
@@ -307,6 +308,11 @@ def test_init_names_what_a_task_of_the_graph_takes_in_lines_of_eighty_columns(
     steps = next_steps(shell.home, replace(project, name="nursery"), example=False)
     assert steps[-1].strip() == option
     assert max(map(len, steps)) <= 80
+
+
+def test_init_names_the_first_field_besides_the_messages(shell: Shell) -> None:
+    steps = next_steps(shell.home, look_at(shell.home, shell.write(FIELDS)), example=False)
+    assert steps[-1].strip() == "--prompt 'What to do' --input '{\"topic\": …}'"
 
 
 def test_a_graph_does_not_take_the_name_of_another(home: Home) -> None:
