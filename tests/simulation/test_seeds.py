@@ -6,6 +6,7 @@ from random import Random  # noqa: TID251  seeded
 
 import pytest
 
+from agent_runtime.graph.guard.hooks import watched
 from tests.simulation import script
 from tests.simulation.__main__ import main
 from tests.simulation.guards import GUARDS, UNSEEN, found, work_off
@@ -25,6 +26,7 @@ SHORT = {"minutes": 0.8, "between_s": 5.0, "works_s": 40.0}
 def test_a_short_seed_breaks_no_promise(seed: int) -> None:
     outcome = run(drawn(seed, **SHORT))
     assert not outcome.violations, outcome.script.text()
+    assert not watched(), "no dead process of the run guards calls of others"
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -81,13 +83,13 @@ def test_the_smallest_script_keeps_what_the_failure_needs() -> None:
 
 
 def test_a_store_that_answers_before_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted defect: every twentieth batch of the runtime is answered as if it were on disk, and is not."""
+    """A planted defect: every tenth batch of the runtime is answered as if it were on disk, and is not."""
     batches: list[int] = []
     serve = StepWorker._run
 
     def forget(self: StepWorker, number: int) -> None:
         batches.append(number)
-        if "checkpoints" in self._name or len(batches) % 20:
+        if "checkpoints" in self._name or len(batches) % 10:
             serve(self, number)
         else:
             self._serves[number] = _undone(self._serves[number])

@@ -18,6 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.graph.guard import hooks
 from examples.demo.history import Violation
 from tests.simulation.checking import History, check, read
 from tests.simulation.disk import CALLS_OF_SQLITE, Disk, Failing, under_sqlite
@@ -380,4 +381,7 @@ def _end(world: World) -> None:
     world.network.server = None
     world.loop._ready.clear()
     world.loop._scheduled.clear()
+    if hooks._WATCHES:  # a guard keeps its dead process, whose store has calls left
+        hooks._WATCHES.clear()
+        hooks._remove_hooks()
     gc.collect()
