@@ -39,9 +39,20 @@ def keys_of(rows: list[leases.Row]) -> list[str]:
 @pytest.fixture
 def do(tmp_path: Path, place_of: Places) -> Iterator[Do]:
     with doing(place_of(tmp_path / "agent.db")) as made:
-        for owner in ("one", "two"):
-            made(lambda c, owner=owner: leases.begin(c, owner))
-        yield made
+        yield _with_owners(made)
+
+
+@pytest.fixture
+def on_server(shared_url: str) -> Iterator[Do]:
+    """Run in a database that machines share: only such owners renew, in one statement that a file does not take."""
+    with doing(shared_url) as made:
+        yield _with_owners(made)
+
+
+def _with_owners(do: Do) -> Do:
+    for owner in ("one", "two"):
+        do(lambda c, owner=owner: leases.begin(c, owner))
+    return do
 
 
 def test_a_thread_has_one_owner_until_it_is_released_or_its_owner_stops(do: Do) -> None:
@@ -79,16 +90,16 @@ def test_what_an_owner_of_before_writes_is_refused(do: Do) -> None:
     assert do(lambda c: leases.take(c, "t", "one")) is None, "the new owner stays"
 
 
-def test_a_lease_is_renewed_with_all_that_is_owned_and_not_after_its_end(do: Do) -> None:
+def test_a_lease_is_renewed_with_all_that_is_owned_and_not_after_its_end(on_server: Do) -> None:
     for thread_id in ("t", "u"):
-        do(lambda c, thread_id=thread_id: leases.take(c, thread_id, "one"))
-    assert do(lambda c: leases.renew(c, "one"))[0] == {"t": 1, "u": 1}
-    do(lambda c: end_lease(c, "one"))
-    do(lambda c: leases.take(c, "u", "two"))
-    assert do(lambda c: leases.renew(c, "one"))[0] is None
-    assert do(lambda c: leases.renew(c, "two"))[0] == {"u": 2}
-    do(lambda c: leases.leave(c, "two"))
-    assert do(lambda c: leases.renew(c, "two"))[0] is None
+        on_server(lambda c, thread_id=thread_id: leases.take(c, thread_id, "one"))
+    assert on_server(lambda c: leases.renew(c, "one"))[0] == {"t": 1, "u": 1}
+    on_server(lambda c: end_lease(c, "one"))
+    on_server(lambda c: leases.take(c, "u", "two"))
+    assert on_server(lambda c: leases.renew(c, "one"))[0] is None
+    assert on_server(lambda c: leases.renew(c, "two"))[0] == {"u": 2}
+    on_server(lambda c: leases.leave(c, "two"))
+    assert on_server(lambda c: leases.renew(c, "two"))[0] is None
 
 
 @pytest.mark.parametrize("let_go", [leases.release, leases.free], ids=lambda let_go: let_go.__name__)
@@ -102,17 +113,17 @@ def test_who_let_a_thread_go_and_got_no_answer_writes_nothing_there(do: Do, let_
     assert do(lambda c: leases.take(c, "t", "two")).epoch > lease.epoch
 
 
-def test_after_the_servers_clock_was_set_back_no_lease_lasts_longer_than_one(do: Do) -> None:
+def test_after_the_servers_clock_was_set_back_no_lease_lasts_longer_than_one(on_server: Do) -> None:
     """As after a failover to a server whose clock is behind: whoever died with the first owns no thread for longer."""
-    do(lambda c: leases.take(c, "t", "one"))
-    before = do(lambda c: c.execute(select(now_us())).scalar())
-    do(lambda c: c.execute(update(schema.owners).values(until_us=before + 3_600_000_000)))
-    assert do(lambda c: leases.renew(c, "two"))[0] == {}, "who lives goes on as before"
-    until_us = do(lambda c: c.execute(select(schema.owners.c.until_us)).scalars().all())
+    on_server(lambda c: leases.take(c, "t", "one"))
+    before = on_server(lambda c: c.execute(select(now_us())).scalar())
+    on_server(lambda c: c.execute(update(schema.owners).values(until_us=before + 3_600_000_000)))
+    assert on_server(lambda c: leases.renew(c, "two"))[0] == {}, "who lives goes on as before"
+    until_us = on_server(lambda c: c.execute(select(schema.owners.c.until_us)).scalars().all())
     assert [until - before < 3 * leases.LEASE_S * 1e6 for until in until_us] == [True, True]
-    assert do(lambda c: leases.take(c, "t", "two")) is None, "there is time to renew for each that lives"
-    do(lambda c: end_lease(c, "two"))
-    assert do(lambda c: leases.renew(c, "two"))[0] is None
+    assert on_server(lambda c: leases.take(c, "t", "two")) is None, "there is time to renew for each that lives"
+    on_server(lambda c: end_lease(c, "two"))
+    assert on_server(lambda c: leases.renew(c, "two"))[0] is None
 
 
 def test_the_envelopes_of_a_thread_come_in_order_and_those_of_a_dead_owner_again(do: Do) -> None:
