@@ -170,8 +170,9 @@ class Links:
     async def problem(self, _request: Request, error: Exception) -> Response:
         assert isinstance(error, TurnkeeperError)
         again = _AGAIN if isinstance(error, Unreachable | InvalidInput) else ""
-        alert = f"<p role=alert>{escape(plain(error.what))}.</p>{again}"
-        return HTMLResponse(plain_page("Not decided", alert), status_of(error))
+        alert = f"<p role=alert>{escape(plain(error.what[:1].upper() + error.what[1:]))}.</p>{again}"
+        title = "Nothing to decide" if isinstance(error, Conflict) else "Not decided"
+        return HTMLResponse(plain_page(title, alert), status_of(error))
 
 
 def _ended(asked: agents.Interrupt | None) -> str:
@@ -182,7 +183,8 @@ def _ended(asked: agents.Interrupt | None) -> str:
         return "this question expired without an answer"
     if not asked.decision:
         return "this question ended with its turn, without a decision"
-    return f"this question was decided at {asked.resolved_at.ToDatetime():%Y-%m-%d %H:%M} UTC: {asked.decision}"
+    used = "this link was used: the" if asked.decided_by.endswith("/link") else "this"
+    return f"{used} question was decided at {asked.resolved_at.ToDatetime():%Y-%m-%d %H:%M} UTC: {asked.decision}"
 
 
 def _arguments(asked: agents.Interrupt) -> list[tuple[str, str]]:

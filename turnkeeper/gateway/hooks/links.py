@@ -34,14 +34,12 @@ def ends_at(token: str) -> datetime:
 
 
 def question_of(home: Home, token: str, now: datetime) -> str:
-    """Return the question that a link decides. Raises Denied for a link that is forged, expired or used."""
+    """Return the question that a link decides. Raises Denied for a link that is forged or expired."""
     found = _TOKEN.fullmatch(token)
     if found is None or not hmac.compare_digest(_mac(home, f"{found[1]}.{found[2]}"), found[3]):
         raise Denied("this link is not one of ours")
     if int(found[1]) < now.timestamp():
         raise Denied("this link has expired: links are valid for one day")
-    if os.path.lexists(_used(home, token)):
-        raise Denied("this link was used: it is valid for one decision")
     return found[2]
 
 
