@@ -138,7 +138,6 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answer and prin
 Patience = Annotated[str, typer.Option("--timeout", help="The longest time that --wait waits.")]
 _POLL_S = 0.1
 _LOOPS = "agent_runtime.cli.chat.loops"  # imports the runner's client, so it is loaded only where it is needed
-_ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 _WAITING = frozenset({"interrupted", "paused"})
 _KEPT = "kept"  # accepted, and held until the thread's questions are answered
 
@@ -295,7 +294,7 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
     deadline = clock.monotonic() + patience_s
     while clock.monotonic() < deadline:
         turn: wire.Turn = change(wire.GetTurnRequest(turn_id=turn_id))
-        if turn.status in _ENDED | _WAITING:
+        if turn.status in {"succeeded", "silent", "failed", "cancelled"} | _WAITING:
             return turn
         if turn.status == _KEPT:
             raise Denied(turn.summary, hint="see: turnkeeper triage, or turnkeeper turns list --status paused")
