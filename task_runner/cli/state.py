@@ -20,6 +20,7 @@ from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, Turnkeepe
 from turnkeeper.storage.locking import way_to
 from turnkeeper.v1 import schedules_pb2 as wire
 
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 _POLL_S = 0.1
 _ANSWERED = frozenset({"succeeded", "rejected"})
 
@@ -69,9 +70,6 @@ def cancel(name: NameArgument, output: console.OutputOption = console.Output.TAB
     Example: turnkeeper task cancel digest
     """
     _change(wire.DisableTaskRequest(name=name, cancel_running=True), output, "cancelled")
-
-
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
 def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
