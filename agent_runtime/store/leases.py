@@ -249,8 +249,8 @@ _ELSEWHERE = or_(among(envelopes.c.agent, "besides"), among(envelopes.c.reason, 
 _FOR_OTHERS = and_(envelopes.c.kind == FIRE, envelopes.c.state == "waiting", _ELSEWHERE)
 _HAS_NEWS = exists().where(envelopes.c.thread_id == threads.c.thread_id, _DUE, ~_FOR_OTHERS)
 _OWN = select(threads.c.thread_id).where(threads.c.owner == bindparam("me"), threads.c.owner != "", _HAS_NEWS)
-_CLAIMED = envelopes.c.state == "claimed"
-_SEARCHES = [_OWN, _SEARCH.where(_DUE, ~_OWNED, ~_FOR_OTHERS), _SEARCH.where(_CLAIMED, ~_OWNED)]
+_LEFT = _SEARCH.where(envelopes.c.state == "claimed", ~_OWNED)
+_SEARCHES = [_OWN, _SEARCH.where(_DUE, ~_OWNED, ~_FOR_OTHERS), _LEFT]
 _WANTED = Statement(sa.union_all(*(select(each.subquery().c.thread_id) for each in _SEARCHES)))
 # After the restore of an older copy, the first epoch is greater than all epochs that owners ever had.
 _FIRST_EPOCH = select(sa.cast(meta.c.value, sa.BigInteger)).where(meta.c.key == "first_epoch").scalar_subquery()
@@ -274,7 +274,7 @@ _OF = and_(threads.c.thread_id == bindparam("thread"), threads.c.epoch == bindpa
 # If the answer to a release is lost, the process still considers itself the owner of the thread.
 _CHECK = Statement(select(threads.c.epoch).where(_OF, threads.c.owner != "").with_for_update(read=True))
 _LOCK = Statement(select(threads.c.epoch).where(_OF).with_for_update())
-_WAITS = exists().where(envelopes.c.thread_id == threads.c.thread_id, or_(_DUE, _CLAIMED))
+_WAITS = exists().where(envelopes.c.thread_id == threads.c.thread_id, or_(_DUE, envelopes.c.state == "claimed"))
 _RELEASE = Statement(update(threads).where(threads.c.thread_id == bindparam("thread"), ~_WAITS).values(owner=""))
 _FREE = Statement(update(threads).where(_OF))
 _OLDEST = Statement(
