@@ -237,7 +237,8 @@ def edit(
     fill(spec, given)
     request = wire.UpdateTaskRequest(name=task.id, spec=spec, dry_run=dry_run, revision=task.revision)
     answer = chosen.call(request)
-    for warning in [*answer.warnings, *((given["cron"] and offered("words on cron", spec.cron)) or ())]:
+    cron = given["cron"] and answer.task.spec.cron
+    for warning in [*answer.warnings, *((cron and offered("words on cron", cron)) or ())]:
         console.note(f"warning: {warning}")
     _show(answer, output, dry_run=dry_run)
 

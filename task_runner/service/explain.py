@@ -115,7 +115,7 @@ class Question:
     def is_before_creation(self) -> bool:
         """True if the task did not exist yet at the time to explain."""
         created_at = self.revisions[0].valid_from
-        return self.at < (created_at.replace(microsecond=0) if self.newest_meant or self.entries else created_at)
+        return self.at < (created_at.replace(microsecond=0) if self.newest_meant else created_at)
 
 
 def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -> wire.ExplainFireResponse:
@@ -212,7 +212,7 @@ def explained(asked: Question) -> Explanation:
     if events := _of_events(asked.entries):
         others += _events(asked.definition, events, asked.notes).lines
     by_hand = next((each for each in reversed(asked.entries) if each.kind is FireKind.MANUAL), None)
-    if covering is None and by_hand is not None and (asked.newest_meant or not _is_scheduled(asked)):
+    if covering is None and by_hand is not None and asked.newest_meant:
         verdict, lines = _entry(by_hand, by_hand.nominal_at, asked.definition)
         return Explanation(verdict, (_head(asked), f"{by_hand.fire_id} was requested manually.", *lines), by_hand)
     said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)

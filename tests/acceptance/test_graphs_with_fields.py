@@ -9,18 +9,20 @@ import pytest
 from tests.integration.runtime.test_reports_of_a_graph import SURVEY
 from tests.support.langgraph import Lg
 from tests.support.machines import constellation_on, new_home
+from tests.support.postgres import Server
 from tests.support.web import configure, serving
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def lg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lg]:
+def lg(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server | None) -> Iterator[Lg]:
     file = tmp_path_factory.mktemp("graph") / "survey.py"
     file.write_text(SURVEY)
     graph = f"[agents.agent0]\ngraph = {json.dumps(f'{Path(file)}:graph')}\n"
-    with new_home() as home, constellation_on(None, home) as constellation:
-        configure(home, graph)
+    with new_home() as home, constellation_on(postgres_server, home) as constellation:
+        for each in constellation.homes:
+            configure(each, graph)
         constellation.start()
         with serving(home, graph) as web:
             made = Lg(constellation, web)

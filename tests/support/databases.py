@@ -32,6 +32,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/unit/turnkeeper/storage/test_damage_of_logs.py": "damages write-ahead logs of SQLite files",
     "tests/unit/turnkeeper/storage/test_database_worker_thread.py": "a file has one writer thread; a server has a pool",
     "tests/unit/turnkeeper/storage/test_locking.py": "the lock files of a home",
+    "tests/unit/turnkeeper/storage/test_files.py": "small files of a home",
     "tests/conformance/bus/": "envelope files; as rows they are held to the same by conformance/stores/test_leases.py",
     "tests/integration/bus/": "envelope files, and folders of agents in terminals",
     "tests/integration/cluster/test_checking.py": "checks histories that it writes itself; there is no store",

@@ -7,7 +7,6 @@ stored with the turn. This module also finds the values that the nodes of a turn
 import json
 import math
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Any
 
 from langgraph.types import StateSnapshot
@@ -108,18 +107,13 @@ async def returned(
     """
     at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}
     of_turn = {"turn_id": (end.metadata or {}).get("turn_id", "")}
-    steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)][::-1]
-    begin = next((at for at, one in enumerate(steps) if one.metadata.get("source") in {"fork", "loop"}), None)
+    steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)]
+    begin = next((one for one in reversed(steps) if one.metadata.get("source") in {"fork", "loop"}), None)
     if begin is None:
         return None, ""
-    versions = [one.checkpoint["channel_versions"] for one in steps[begin:]]
-    values = {name: value for name, value in end.values.items() if versions[-1].get(name) != versions[0].get(name)}
-    own = {*values} & {*schema.outputs} - {inputs.MESSAGES}
-    writes = [
-        at for at, (old, new) in enumerate(pairwise(versions)) if any(old.get(one) != new.get(one) for one in own)
-    ]
-    before = steps[begin + max(writes, default=0)].checkpoint["channel_values"]
-    known = {one.id for one in inputs.messages_of(before) if one.id}
+    before, after = (one.checkpoint["channel_versions"] for one in (begin, steps[0]))
+    values = {name: value for name, value in end.values.items() if after.get(name) != before.get(name)}
+    known = {one.id for one in inputs.messages_of(begin.checkpoint["channel_values"]) if one.id}
     fresh = inputs.said([one for one in inputs.messages_of(values) if one.id is None or one.id not in known])
     texts = [line.text for line in fresh if line.role == "agent" and line.text.strip() and not line.tool_calls]
     if texts and not told:
