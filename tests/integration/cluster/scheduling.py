@@ -2,7 +2,8 @@
 
 Each session stops before each of its statements, and before its commit. The scheduler goes on when every session is at
 its gate, waits for a lock, or is done: the server's own `pg_blocking_pids` says who waits. So the order of statements is
-a list of decisions, which a seed draws, and which can be replayed.
+a list of decisions, which a seed draws, and which can be replayed, unless several sessions wait for one lock: then the
+server decides which of them goes on first.
 """
 
 import random  # noqa: TID251  seeded, so that a schedule can be repeated
