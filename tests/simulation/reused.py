@@ -35,7 +35,7 @@ def _open_file(*given: Any, **options: Any) -> Engine:
 
 @cache
 def _weights(pairs: int) -> Any:
-    """Return what each of the last words before the end of a log adds to the two halves of its checksum."""
+    """Return the weights of a log's last words, counted from its end, in the two halves of its checksum."""
     import numpy as np
 
     numbers = [1, 0]  # Fibonacci's: a sum of sums

@@ -118,7 +118,7 @@ def test_after_the_servers_clock_was_set_back_no_lease_lasts_longer_than_one(on_
     on_server(lambda c: leases.take(c, "t", "one"))
     before = on_server(lambda c: c.execute(select(now_us())).scalar())
     on_server(lambda c: c.execute(update(schema.owners).values(until_us=before + 3_600_000_000)))
-    assert on_server(lambda c: leases.renew(c, "two"))[0] == {}, "who lives goes on as before"
+    assert on_server(lambda c: leases.renew(c, "two"))[0] == {}, "an owner that runs keeps its lease"
     until_us = on_server(lambda c: c.execute(select(schema.owners.c.until_us)).scalars().all())
     assert [until - before < 3 * leases.LEASE_S * 1e6 for until in until_us] == [True, True]
     assert on_server(lambda c: leases.take(c, "t", "two")) is None, "there is time to renew for each that lives"

@@ -1,9 +1,9 @@
 """Units of several sessions of a server under a scheduler, which picks the session whose next statement runs.
 
-Each session stops before each of its statements, and before its commit. The scheduler goes on when every session is at
-its gate, waits for a lock, or is done: the server's own `pg_blocking_pids` says who waits. So the order of statements is
-a list of decisions, which a seed draws, and which can be replayed, unless several sessions wait for one lock: then the
-server decides which of them goes on first.
+Each session stops before each statement and before its commit. The scheduler continues when every session is at its
+gate, waits for a lock, or is done. The server's `pg_blocking_pids` names the sessions that wait. So the order of
+statements is a list of decisions, which a seed draws and which can be replayed. If several sessions wait for one lock,
+the server decides which of them continues first.
 """
 
 import random  # noqa: TID251  seeded, so that a schedule can be repeated
@@ -30,11 +30,11 @@ class Turnstile:
         self.is_at_gate = False
 
     def close(self) -> None:
-        """Let nobody through from now on."""
+        """Stop each session at its next step."""
         self._passes = 0
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Let each session pass from now on."""
         self._let(float("inf"))
 
     def let_through(self) -> None:

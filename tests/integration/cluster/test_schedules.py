@@ -41,7 +41,7 @@ class Theatre(Stage):
         return made, self.left()
 
     def in_order(self, *names: str) -> str:
-        """Return what units leave one after the other."""
+        """Return the store's content after these units have run one after the other."""
         if names not in self.orders:
             self.orders[names] = self.one_by_one(*(UNITS[name] for name in names))
         return self.orders[names]
@@ -87,7 +87,7 @@ def test_units_under_a_schedule_leave_what_some_order_of_them_leaves(theatre: Th
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_schedule_is_replayed_by_its_decisions(theatre: Theatre, seed: int) -> None:
-    """Of two sessions one waits at most. If several wait for one lock, the server decides which goes on first."""
+    """Of two sessions, at most one waits. If several wait for one lock, the server decides which continues first."""
     names = ["pause", "edit"]
     made, left = theatre.scheduled(names, seed=seed)
     again, same = theatre.scheduled(names, seed=99, decisions=made.decisions)

@@ -1,4 +1,4 @@
-"""What a small file says survives a power cut: the file is synced, then its folder."""
+"""A small file survives a power cut, because the file is synced, and then its folder."""
 
 import os
 import stat
