@@ -21,6 +21,7 @@ PROGRAM = "gateway"
 MOST_STREAMS = 64
 MOST_OF_ONE = 8
 MOST_OF_API = 32  # for each key of LangGraph's clients, which open several streams for each thread
+SILENT = (errors.Unreachable, errors.MachineTrouble)  # the daemon does not answer now, and may answer soon
 _STATUS: dict[type[errors.TurnkeeperError], int] = {
     errors.InvalidInput: 422,
     errors.NotFound: 404,

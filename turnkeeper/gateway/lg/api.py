@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothing is drawn
 
@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from turnkeeper.config.json_text import read_value
-from turnkeeper.errors import Exhausted, InvalidInput, NotFound, Unreachable, meant
-from turnkeeper.gateway.calls import MOST_OF_API, MOST_STREAMS, Gateway, need
+from turnkeeper.errors import Exhausted, InvalidInput, NotFound, meant
+from turnkeeper.gateway.calls import MOST_OF_API, MOST_STREAMS, SILENT, Gateway, need
 from turnkeeper.gateway.door import LARGEST_BODY
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg.approvals import Served, to_interrupt
@@ -146,7 +146,7 @@ class Call:
 
     Attributes:
         daemons: the methods of both daemons, called on behalf of the caller.
-        ask: sends a request to the method of its type, and returns the answer.
+        has_begun: True once the answer is being sent. From then on, a request waits for a daemon that is away.
         thread_id: the thread in the path; empty if there is none.
         key: the `Idempotency-Key`; empty if there is none.
     """
@@ -156,7 +156,7 @@ class Call:
         self.api, self.request, self.who = api, request, need(request, scope)
         self.method = request.scope.get("method", "")
         self.daemons, self.clock = api.gateway.daemons(self.who), api.gateway.clock
-        self.ask = self.daemons.ask
+        self.has_begun = False
         self.path, self.query, self._content = request.path_params, request.query_params, content
         self.thread_id: str = self.path.get("thread_id", "")
         self.key: str = request.headers.get("idempotency-key", "")
@@ -180,22 +180,29 @@ class Call:
         """Return True if the query sets an option."""
         return self.query.get(name, "").lower() in {"1", "true"}
 
+    async def ask(self, request: Any) -> Any:
+        """Send a request to the method of its type, and return the answer."""
+        ask = partial(self.daemons.ask, request)
+        return await (self.ask_until_answered(ask) if self.has_begun else ask())
+
     async def ask_until_answered(self, ask: Callable[[], Awaitable[Any]], more: int = LONGEST_AWAY) -> Any:
-        """Return the result of `ask`. Repeat it, at most `more` times, while a daemon is away. Raises Unreachable."""
+        """Return the result of `ask`. Repeat it, at most `more` times, while a daemon or its disk is away."""
         for left in reversed(range(more + 1)):
             try:
                 return await ask()
-            except Unreachable:
+            except SILENT:
                 if not left:
                     raise
                 await self.clock.sleep(AWAY_S)
         return None
 
     def stream(self, events: AsyncGenerator[Event], headers: Mapping[str, str] | None = None) -> EventStream:
+        self.has_begun = True
         return EventStream(_encoded(events), self.api.gateway.streams, headers=headers)
 
     def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> EventStream:
         """Send JSON that takes long, after spaces that keep the connection open. Such an answer counts as a stream."""
+        self.has_begun = True
         whole = {**headers, "content-type": "application/json"}
         return EventStream(parts, self.api.gateway.streams, headers=whole, ping=b" ")
 
@@ -333,7 +340,7 @@ class Followed:
     async def changes(self) -> AsyncGenerator[wire.RunEvent]:
         """Yield the events of the turn until it is over or waits for a person, or of all turns if none is named.
 
-        While the daemon is unavailable, try again; after a while, raise Unreachable.
+        While the daemon is unavailable, try again; after a while, raise its error.
         """
         away = 0
         while not self.ended:
@@ -341,7 +348,7 @@ class Followed:
                 async for change in self._watched():
                     away = 0
                     yield change
-            except Unreachable:
+            except SILENT:
                 away += 1
                 self._after = 0  # a runtime that was restarted counts from one
                 if away > LONGEST_AWAY:
@@ -376,8 +383,8 @@ class Followed:
             return
         self.status = json.loads(change.data_json)["status"]
         if self.status in FINISHED:
-            self.ended = True
             self.error = (await self._call.ask(wire.GetTurnRequest(turn_id=self.turn_id))).error
+            self.ended = True
         elif self.status == "interrupted":
             self.ended = bool(await self._call.asked(self._thread_id))
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.responses import JSONResponse, Response
@@ -281,7 +280,7 @@ async def _following(call: Call, started: Started) -> Followed:
     turn = wire.Turn(turn_id=started.turn_id)
     while LATER.fullmatch(turn.turn_id) and turn.status not in FINISHED:
         await call.clock.sleep(lg.AWAY_S)
-        turn = await call.ask_until_answered(partial(_find, call, started.turn_id))
+        turn = await _find(call, started.turn_id)
     followed = Followed(call, started.thread_id, turn.turn_id, resumed=started.resumed)
     if LATER.fullmatch(turn.turn_id):
         followed.status, followed.error, followed.ended = turn.status, turn.error, True

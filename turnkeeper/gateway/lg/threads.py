@@ -306,6 +306,7 @@ async def _take(api: Api, socket: WebSocket, text: str, following: set[asyncio.T
             return
         call = Call(api, socket, Scope.READ)
         told = _protocol(call, await _subscribed(call, _params(body)), _params(body))
+        call.has_begun = True
         if len(following) >= MOST_SUBSCRIPTIONS:
             raise Exhausted(f"a socket has at most {MOST_SUBSCRIPTIONS} subscriptions", hint="open another")
     except TurnkeeperError as error:

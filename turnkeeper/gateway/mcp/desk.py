@@ -11,8 +11,8 @@ from typing import Any
 
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.settings import McpSettings
-from turnkeeper.errors import Denied, NotFound, Unreachable
-from turnkeeper.gateway.calls import Who
+from turnkeeper.errors import Denied, NotFound
+from turnkeeper.gateway.calls import SILENT, Who
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.times import format_duration
@@ -127,7 +127,7 @@ class Desk:
                 spent = self.clock.monotonic() - began
                 try:
                     turn = await self.turn(turn_id, via)
-                except Unreachable:  # the daemon will return, and the turn will continue
+                except SILENT:  # the daemon will return, and the turn will continue
                     if spent >= wait_s:
                         raise
                     turn = runtime.Turn(turn_id=turn_id, status=AWAY)

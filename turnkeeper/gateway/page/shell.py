@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from turnkeeper.config.surfaces import gathered, offered
 from turnkeeper.console.unseen import counted, in_words
 from turnkeeper.errors import MachineTrouble, TurnkeeperError, Unreachable
-from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
+from turnkeeper.gateway.calls import SILENT, Gateway, Who, status_of, who_of
 from turnkeeper.gateway.keys import Note, Settle
 from turnkeeper.gateway.page import stores, text, views
 from turnkeeper.rpc.channel import daemon_of, method_of
@@ -35,7 +35,6 @@ FRESH_S = 1.0
 READ_S = 2.0  # seconds that a page waits for all of its answers
 AWAY_S = 0.1  # seconds that it waits for a daemon that did not answer before
 MOST_KEPT = 500  # answers that are kept for times when their daemon is unavailable
-SILENT = (Unreachable, MachineTrouble)  # errors for which a page shows earlier answers
 PROBES = (agents.ListChannelsRequest(), schedules.GetStatusRequest())  # one for each daemon; each page sends them
 
 

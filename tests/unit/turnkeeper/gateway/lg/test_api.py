@@ -1,17 +1,30 @@
-"""Assistants by the names that clients give, and the pages of lists."""
+"""Assistants by the names that clients give, the pages of lists, and answers while a daemon is away."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from starlette.requests import Request
 
 from tests.support.clock import ManualClock
-from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
-from turnkeeper.gateway.calls import Who
+from turnkeeper.errors import Denied, InvalidInput, MachineTrouble, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.gateway.calls import Streams, Who
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.api import LONGEST_AWAY, Api, Call, assistant_id, in_daemons, ordered, page_of, selected
-from turnkeeper.gateway.lg.runs import Started, _following
+from turnkeeper.gateway.lg.api import (
+    LONGEST_AWAY,
+    Api,
+    Call,
+    Handler,
+    assistant_id,
+    in_daemons,
+    ordered,
+    page_of,
+    selected,
+)
+from turnkeeper.gateway.lg.runs import Started, _following, join, join_stream
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
@@ -42,8 +55,9 @@ def call(api: Api) -> Call:
     return call_of(api)
 
 
-def call_of(api: Api) -> Call:
-    scope = {"type": "http", "headers": [], "query_string": b"", "who": Who(surface="api", scope=Scope.READ)}
+def call_of(api: Api, **path: str) -> Call:
+    who = Who(surface="api", scope=Scope.READ)
+    scope = {"type": "http", "headers": [], "path": "/", "query_string": b"", "path_params": path, "who": who}
     return Call(api, Request(scope), Scope.READ)
 
 
@@ -106,10 +120,66 @@ async def test_whoever_waits_for_a_run_that_begins_later_is_told_in_the_end_that
             raise Unreachable("task-runner is not running")
 
     runtime: Any = Away()
-    api.gateway = cast("Any", SimpleNamespace(clock=SimpleNamespace(sleep=_at_once), daemons=lambda _who: runtime))
+    api.gateway = gateway_of(runtime)
+    call = call_of(api)
+    call.has_begun = True
     with pytest.raises(Unreachable):
-        await _following(call_of(api), Started("t", f"run-{0:032x}"))
+        await _following(call, Started("t", f"run-{0:032x}"))
     assert runtime.looks == LONGEST_AWAY + 1
+
+
+class Leaving:
+    """A runtime with a thread whose only turn just ended. After that, one of the requests fails."""
+
+    def __init__(self, status: str, at: int = 0, error: TurnkeeperError | None = None) -> None:
+        self._left, self._ended, self._error = at, False, error
+        self._turn = wire.Turn(turn_id="turn", thread_id="thread", status=status, error="the disk is full")
+
+    async def ask(self, request: Any) -> Any:
+        self._left -= self._ended
+        if self._error is not None and self._ended and not self._left:
+            raise self._error
+        if isinstance(request, wire.GetTurnRequest):
+            return self._turn
+        if isinstance(request, wire.GetStateRequest):
+            return wire.State(state_json=json.dumps({"values": {"answer": "yes"}}))
+        asked = [wire.Interrupt(interrupt_id="asked", question="why?", kind="question")]
+        return wire.ListInterruptsResponse(interrupts=asked if self._turn.status == "interrupted" else [])
+
+    async def WatchRun(self, _request: Any) -> AsyncIterator[wire.RunEvent]:
+        self._ended = True
+        yield wire.RunEvent(turn_id="turn", mode="status", data_json=json.dumps({"status": self._turn.status}))
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed", "interrupted"])
+@pytest.mark.parametrize("handler", [join_stream, join])
+@pytest.mark.parametrize("error", [Unreachable("agent-runtime cannot be reached"), MachineTrouble("the disk fails")])
+async def test_an_answer_that_has_begun_is_completed_whichever_of_its_reads_fails(
+    api: Api, error: TurnkeeperError, handler: Handler, status: str
+) -> None:
+    whole = await answered(api, handler, Leaving(status))
+    assert (b"the disk is full" in whole, b"why?" in whole) == (status == "failed", status == "interrupted")
+    for at in range(1, 5):
+        assert await answered(api, handler, Leaving(status, at, error)) == whole
+
+
+async def answered(api: Api, handler: Handler, runtime: Any) -> bytes:
+    """Return the body of the answer to a request about the runtime's run."""
+    api.gateway = gateway_of(runtime)
+    call, parts = call_of(api, thread_id="thread", run_id="turn"), list[bytes]()
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(part: Any) -> None:
+        parts.append(part.get("body", b""))
+
+    await (await handler(call))(call.request.scope, receive, send)
+    return b"".join(parts)
+
+
+def gateway_of(runtime: Any) -> Any:
+    return SimpleNamespace(clock=SimpleNamespace(sleep=_at_once), daemons=lambda _who: runtime, streams=Streams())
 
 
 async def _at_once(_seconds: float) -> None: ...
