@@ -196,7 +196,7 @@ def _trouble(
 def _of_server(error: BaseException) -> str:
     """Return the remedy for an error of PostgreSQL's driver. Return an empty string if the statement is at fault."""
     state = getattr(error, "sqlstate", "")
-    if state is None:  # the error is not from the server: the connection is gone
+    if state is None:  # the error is not from the server: the connection broke
         kinds = {kind.__name__ for kind in type(error).__mro__}  # a timeout's class is derived from it
         return _OF_SERVER["08"] if "OperationalError" in kinds else ""
     return next((_OF_SERVER[part] for part in (state, state[:3], state[:2]) if part in _OF_SERVER), "")
@@ -267,7 +267,7 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def misspelt(name: str, known: Iterable[str]) -> str:
-    """Return the known name for which a new name may be a misspelling. Return an empty string if there is none.
+    """Return the known name that a new name may be a misspelling of. Return an empty string if there is none.
 
     Names whose digits differ are different names.
 

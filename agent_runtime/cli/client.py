@@ -47,7 +47,7 @@ def held(request: Any) -> Any:
 
 
 def change(request: Any, method: str = "", surface: str = "cli") -> Any:
-    """Send a request to the daemon, to the method after which it is named. Raises Unreachable if no daemon runs."""
+    """Send a request to the method of the daemon that has the request's name. Raises Unreachable if no daemon runs."""
     with closing(runtime(surface)) as caller:
         return getattr(caller, method or _method_of(request))(request)
 
@@ -76,7 +76,7 @@ def refused(decided: Row) -> str:
 
 
 def again(decided: Row, error: str) -> str:
-    """Return a hint for an answer on which the graph failed."""
+    """Return a hint for an answer that made the graph fail."""
     command = f"turnkeeper approvals resolve {decided['interrupt_id'][:10]} --answer"
     if not any(mark in error for mark in _WANTS_OBJECT):
         return f"the question is pending again; answer differently: {command} …"

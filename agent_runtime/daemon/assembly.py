@@ -235,7 +235,7 @@ def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[chain.Sig
 
 
 class Threads(ThreadPoolExecutor):
-    """The threads in which graphs run synchronous code. The process does not wait for them at its end.
+    """The threads that run the synchronous code of graphs. The process does not wait for them at its end.
 
     A tool that hangs in a thread blocks only its own turn, because a thread can only be abandoned, not cancelled.
     """
@@ -287,7 +287,7 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """The dependencies from which the parts of a runtime are made."""
+    """The dependencies that the parts of a runtime need."""
 
     home: Home
     settings: Settings

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 
 from agent_runtime.model.turn import Effect, TurnContext
 
-WAKEUP_TOOL = "schedule_loop_wakeup"  # the tool with which a self-paced turn asks for its next iteration
+WAKEUP_TOOL = "schedule_loop_wakeup"  # the tool that asks for the next iteration of a self-paced turn
 T = TypeVar("T")
 Questions = MutableMapping[str, Mapping[str, Any]]
 _TURN: ContextVar[TurnContext | None] = ContextVar("turnkeeper_turn", default=None)

@@ -155,7 +155,7 @@ class TerminalDeliveries:
 
 
 LARGEST_GROUP = 512
-CALM_S = 0.1  # the pause after which `opened` waits for the next group
+CALM_S = 0.1  # the pause before `opened` waits for the next group
 _ID_DIGITS = 32
 
 

@@ -176,7 +176,7 @@ class Mailboxes:
         return await self._run(lambda: envelope_states(self._other(agent).folder, wanted, self._files))
 
     async def was_received(self, name: str) -> bool:
-        """Return whether a reader wrote a receipt for the envelope of this name."""
+        """Return whether a reader wrote a receipt for the envelope with this name."""
         return await self._run(lambda: any(record.get("name") == name for record in read_acks(self._home.logs)))
 
     async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:

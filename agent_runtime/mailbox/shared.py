@@ -1,6 +1,6 @@
 """The inboxes of hosted agents in a store that machines share: rows that a process claims thread by thread.
 
-A process owns a thread while it handles the thread's envelopes, and releases the thread when no envelope is left. It
+A process owns a thread while it handles the thread's envelopes, and releases the thread after its last envelope. It
 renews the lease of all its threads together, every two seconds. After ten seconds without a renewal it stops its turns,
 before another process may take the threads. The inboxes of agents in terminals are rows too. Only data of one machine
 stays in files: handoffs, shutdowns, and outgoing messages of agents in terminals.
@@ -75,7 +75,7 @@ class Ownership:
         self.lacks: Callable[[bytes], Collection[str]] = lambda _data: ()
         self.others: Callable[[], Sequence[Mapping[str, str]]] = tuple
         self._elsewhere: set[str] = set()  # agents and tags that only other machines have
-        self._left: dict[str, float] = {}  # by thread: the monotonic time until which the thread is left to others
+        self._left: dict[str, float] = {}  # by thread: until when the thread is left to others, in monotonic time
         self._on_lost: Callable[[str], None]
         self._strays: set[Lease] = set()
         self._renewed = clock.monotonic()
@@ -137,7 +137,7 @@ class Ownership:
         return taken
 
     def _wanted(self, connection: Any) -> list[str]:
-        """Return the threads to take and the owned threads with news; leave threads to other machines."""
+        """Return the threads to take and the owned threads with changes; leave threads to other machines."""
         lacking, most, now_s = self.lacking(), MOST_TAKEN + len(self.held), self._clock.monotonic()
         self._left = {one: until_s for one, until_s in list(self._left.items()) if until_s > now_s}
         left = set(self._left)

@@ -129,7 +129,7 @@ class AskedCall:
 
     @property
     def args_hash(self) -> str:
-        """A digest of the call and its missing grants, on which the author decides. At most 64 characters."""
+        """A digest of what the author decides on: the call and its missing grants. At most 64 characters."""
         return f"{self._binding}.{_digest(self.lacking)[:16]}"
 
     @property

@@ -20,7 +20,7 @@ class Position(StrEnum):
     NONE = "none"
     END = "end"
     INTERRUPTED = "interrupted"
-    OPEN = "open"  # steps are left, because the turn was cancelled, killed, drained or failed there
+    OPEN = "open"  # some steps did not run: the turn was cancelled, killed, drained or failed there
 
 
 class Action(StrEnum):

@@ -315,7 +315,7 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
 
 
 def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any]:
-    """Return the state of the thread that a message meets. A repeated message answers no second question."""
+    """Return the state of the thread that a message meets. A repeated message does not answer a second question."""
     before = turn_reads.newest_on_thread(connection, thread_id, besides=turn_id)
     asked, loop = turn_reads.open_interrupts(connection, thread_id), _loop_on(connection, thread_id, turn_id)
     waiting = [one for one in asked if one.status == "pending" and one.kind != "pause"]

@@ -95,7 +95,7 @@ def answer(connection: Connection, trigger: Trigger) -> bool:
 
 
 def answer_to(connection: Connection, turn_id: str, agent: str) -> str | None:
-    """Return the turn with which an agent answered a message or a fire. None if there is none."""
+    """Return the turn that contains an agent's answer to a message or a fire. None if there is none."""
     own = (delegations.c.parent == turn_id) & (delegations.c.sender == agent)
     return connection.execute(select(delegations.c.turn_id).where(own)).scalars().first()
 
@@ -184,7 +184,7 @@ def put_notes(connection: Connection, item: Handoff, at: datetime) -> None:
 def give_handoffs(connection: Connection, agent: str, turn_id: str, *, with_author: bool) -> list[Handoff]:
     """Give the waiting handoffs of an agent to this turn only. Return the handoffs, oldest first.
 
-    A handoff for a turn with the author is given to no other turn.
+    A handoff for a turn with the author is not given to another turn.
     """
     give = _GIVE_ALL if with_author else _GIVE
     return handoffs_of(connection, turn_id) if give.run(connection, of=agent, to=turn_id) else []

@@ -189,7 +189,7 @@ exceptions = sa.Table(
     "exceptions",
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
-    sa.Column("interrupt_id", TEXT, nullable=False),  # the approval with which it was given
+    sa.Column("interrupt_id", TEXT, nullable=False),  # the approval that gave it
     *texts("task_id", "task_name"),
     # Copied from that approval; for an argument in `any_value`, only the name must match.
     *texts("kind", "tool", "missing_scope"),
@@ -300,7 +300,7 @@ inbox_envelopes = sa.Table(
 handoffs = sa.Table(
     "handoffs",
     metadata,
-    sa.Column("key", TEXT, primary_key=True),  # that of its envelope, so that a repeat adds no row; `mail.FOR_AUTHOR`
+    sa.Column("key", TEXT, primary_key=True),  # the envelope's key, so that a repeat is not added; `mail.FOR_AUTHOR`
     *texts("agent", "kind", "sender", "text"),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False),  # the turn that has the handoff; empty while the handoff waits
@@ -396,7 +396,7 @@ memory = sa.Table(
     *texts("origin", "written_by"),
     sa.Column("turn_id", TEXT, nullable=False),  # empty if an author wrote the entry
     *numbers("created_at_us", "updated_at_us"),
-    sa.Column("via", TEXT, nullable=False, server_default=""),  # the program by which an author wrote it
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # the program that an author wrote it with
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
     sa.CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
     sa.CheckConstraint("form IN ('text', 'json')", name="memory_form"),

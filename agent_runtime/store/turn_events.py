@@ -163,7 +163,7 @@ def newest(connection: Connection) -> int:
 
 
 class Signal:
-    """A signal that wakes all waiters when there is news.
+    """A signal that wakes all waiters when events were added.
 
     Call `next()` before you check for news; if there is none, wait for the event. Later notifications set the event.
     """

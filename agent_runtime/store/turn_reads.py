@@ -99,7 +99,7 @@ def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = 
 
 
 def newest_visible(connection: Connection, channel: str, *, loops: bool = True) -> model.TurnRecord | None:
-    """Return the newest turn in a channel's conversation to which an author can reply. Exclude workers' turns.
+    """Return the newest turn in a channel's conversation that an author can reply to. Exclude workers' turns.
 
     Without `loops`, exclude threads of self-paced loops.
     """

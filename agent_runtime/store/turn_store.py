@@ -216,7 +216,7 @@ class Store:
     def resume_pause(
         self, connection: Connection, at: datetime, trigger: Trigger, paused: str, interrupt_id: str, after_message: str
     ) -> TurnRecord:
-        """Write the turn with which a paused thread continues after the arrival of the awaited trigger."""
+        """Write the turn that continues a paused thread after the awaited trigger has arrived."""
         answers = canonical({interrupt_id: approval.pause_value(trigger)})
         resumed = {"answers_json": answers, "resumes": paused, "after_message": after_message}
         self._add_turn(connection, at, trigger, status="running", tries=1, **resumed)
@@ -401,7 +401,7 @@ class Store:
         `state` is succeeded, failed or cancelled; a succeeded turn without text may become silent. `error` is one
         sentence, for failed and cancelled. `said` holds all messages of the turn, with its tokens, if known. `returned`
         is a line for what the graph returned, and its kind. A `message` is added only to a turn without other text.
-        `wakeup_tool` names the tool with which the turn asks for its next iteration.
+        `wakeup_tool` names the tool that asks for the next iteration.
         """
         turn = _turn(connection, turn_id)
         if said is not None:

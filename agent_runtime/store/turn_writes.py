@@ -132,7 +132,7 @@ def add_line(connection: Connection, turn_id: str, line: Said, at: datetime) -> 
 
 
 def add_call(connection: Connection, turn_id: str, call: ToolUse, at: datetime) -> None:
-    """Write a call that no message of the graph contains. A node that runs again adds no second call."""
+    """Write a call that no message of the graph contains. A node that runs again does not add the call again."""
     known = select(messages.c.position).where(
         messages.c.turn_id == turn_id, messages.c.tool_calls_json.contains(call.id)
     )

@@ -40,7 +40,7 @@ def workspace_tools(workspace: Workspace) -> list[ToolSpec]:
 
 
 def permission_request() -> ToolSpec:
-    """Return the tool with which a turn asks for a tool that its category hides.
+    """Return the tool that asks for another tool, which the turn's category hides.
 
     The guard replaces this call with the requested call; the tool itself does nothing. An approval runs the requested
     tool once with these arguments, and grants nothing else.

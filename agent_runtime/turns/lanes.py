@@ -106,7 +106,7 @@ class Lanes:
         return lane is not None and lane.task is not None and not lane.task.done()
 
     def put(self, thread_id: str, item: Item) -> None:
-        """Queue an item behind others of its thread. Ignore a thread of another process: a row notifies it."""
+        """Queue an item behind the other items of its thread. Ignore a thread of another process: a row notifies it."""
         if self._shared is not None and not self._shared.owns(thread_id):
             return
         lane = self._lanes.setdefault(thread_id, _Lane())

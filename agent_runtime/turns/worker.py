@@ -155,7 +155,7 @@ class Worker:
         self._trouble: dict[int, int] = {}  # by item: consecutive failed tries
         self._failed: dict[int, int] = {}  # by item: failed tries that the machine did not cause
         self.waits: dict[str, str] = {}
-        """By thread: the machine fault that its turn waits for. The turn is retried until the fault is gone."""
+        """By thread: the machine fault that its turn waits for. The turn is retried until the fault is repaired."""
         self._ownerless: dict[str, float] = {}  # by key: the time from which a trigger has had no lane
         self._stuck: list[_Stuck] = []
         self.unreadable = ""

@@ -105,7 +105,7 @@ class ClusterStage(Stage):
         return self._kill(machine)
 
     def events(self) -> list[Record]:
-        """Return the events of all machines' trails, by time."""
+        """Return the events of all machines' trails in order of time."""
         found = [event for machine in self.machines for event in read_events(machine.home.logs)]
         return sorted(found, key=lambda event: event["at"])
 

@@ -55,7 +55,7 @@ class History:
     """The history of one run.
 
     Attributes:
-        events: records of the event log, by time.
+        events: records of the event log, oldest first.
         ledger: entries of every task, as `turnkeeper task history -o json` prints them.
         turns: as `turnkeeper turns list -o json` prints them.
         deliveries: as `turnkeeper deliver log -o json` prints them.

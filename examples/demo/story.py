@@ -63,7 +63,7 @@ class Stage(Driver):
         self._prompt(f"kill -9 {self.kill(daemon)}    # {daemon.name}")
 
     def events(self) -> list[Record]:
-        """Return the events of the trails, by time."""
+        """Return the events of the trails in order of time."""
         return list(read_events(self.home.logs))
 
     def claim(self, text: str, held: bool) -> None:

@@ -72,7 +72,7 @@ def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> No
                 sys.stdout.flush()
         except Unreachable as away:
             console.note(str(away))
-        clock.block(_REFRESH_S)  # the stream ended, because the daemon is stopping or gone
+        clock.block(_REFRESH_S)  # the stream ended, because the daemon is stopping or has ended
 
 
 def _passes(task: Any, request: wire.ListTasksRequest) -> bool:

@@ -168,7 +168,7 @@ def _show_answer(fire: Any, said: dict[str, str], channel: str, output: console.
 
 
 def _follow(chosen: Runner, fire: Any) -> Any:
-    """Wait until a fire ends or waits for the author. Print each reason for which it cannot be sent meanwhile."""
+    """Wait until a fire ends or waits for the author. Print each reason why it cannot be sent meanwhile."""
     clock, told = SystemClock(), ""
     with console.status(f"waiting for {fire.fire_id}"):
         while fire.outcome in {"waiting", "pending", "sent", "accepted", "running"}:

@@ -219,7 +219,7 @@ def edit(
 ) -> None:
     """Change a task from now on. Omitted options stay unchanged; none removes a value: --max-fires none.
 
-    An edit makes no past time due: up to now the old schedule applies.
+    An edit does not make a past time due: up to now, the old schedule applies.
 
     Example: turnkeeper task edit digest --cron "0 8 * * 1-5" --dry-run
     """

@@ -238,7 +238,7 @@ def deliver(home: Home) -> int:
                 sent: int = await runner.dispatcher.send_all()
                 return sent
             finally:
-                if runner.beat is not None:  # otherwise other machines would soon consider this one gone
+                if runner.beat is not None:  # otherwise other machines would soon consider this one lost
                     await runner.beat.leave()
 
     home.check_taken_over()

@@ -15,7 +15,7 @@ from turnkeeper.rpc.metrics import OF_ALL, Counter, Exporter, Gauge, Histogram, 
 _CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime accepts fires from this runner, else 0")
 _OPEN = Gauge("turnkeeper_fires_open", f"fires that have not ended, by state{OF_ALL}", "state")
 _TASKS = Gauge("turnkeeper_tasks", f"tasks that are not deleted{OF_ALL}")
-_SCHEDULED = Gauge("turnkeeper_tasks_scheduled", f"tasks with a time at which they are due or checked again{OF_ALL}")
+_SCHEDULED = Gauge("turnkeeper_tasks_scheduled", f"tasks with a time when they are due or checked again{OF_ALL}")
 _OVERDUE = Gauge("turnkeeper_fires_overdue_seconds", f"how long the first fire that could be sent has waited{OF_ALL}")
 _STORE = Gauge("turnkeeper_store_bytes", "size of a store on disk, if it is a file", "store")
 _LOST = Gauge(

@@ -69,12 +69,12 @@ class Pace:
     admit: Admit = every
 
     def goes_on(self, until: datetime, now: datetime) -> bool:
-        """Return True if another fire may be sent: `until` has passed, or lies far ahead after a clock step."""
+        """Return True if another fire may be sent: `until` has passed, or is far ahead after a clock step."""
         return not now < until <= now + timedelta(seconds=self.stagger_s)
 
 
 def key_of(fire: Fire) -> Key:
-    """Return the key under which a sent fire is kept until the runtime answers."""
+    """Return the key that a sent fire is kept under until the runtime answers."""
     return Key(fire.fire_id, fire.attempt, fire.entry_id, fire.task_id, fire.kind in COUNTED)
 
 

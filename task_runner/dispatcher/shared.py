@@ -114,7 +114,7 @@ def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datet
 
 
 class Listener:
-    """A look for work: one statement each second, and whenever this process or another one has news.
+    """A look for work: one statement each second, and whenever this process or another one reports a change.
 
     The look wakes only the parts that have work. They need no looks of their own.
     """
@@ -123,7 +123,7 @@ class Listener:
         self, store: Store, settings: StoreSettings, runtime: SharedRuntime, sender: "SharedHandover",
         follower: "SharedFollower", events: "SharedRuntimeEvents", *, clock: Clock, log: EventLog,
     ) -> None:  # fmt: skip
-        """Leave news about a turn to one runner, by the beats of `runtime`."""
+        """Leave the events of a turn to one runner, by the beats of `runtime`."""
         self._store, self._settings, self._clock, self._log = store, settings, clock, log
         self._sender, self._follower, self._events, self._beat = sender, follower, events, runtime.beat
         self._wake_us, self._looked_at = None, clock.now()  # type: int | None, datetime
@@ -275,7 +275,7 @@ class SharedHandover:
         self.connected = lives
 
     async def _pause_s(self, began: datetime) -> float:
-        """Return the seconds to wait before the next check; `began` is the time at which the last check began.
+        """Return the seconds to wait before the next check; `began` is the time when the last check began.
 
         Fires that were due at `began` but were not claimed are left to another process.
         """
@@ -380,7 +380,7 @@ class SharedFollower:
         return count
 
     async def ask_about_open(self, *, again: bool) -> None:  # noqa: ARG002  required by the interface
-        """Record all events in the database, which include all news about open fires."""
+        """Record all events in the database, which include all changes of open fires."""
         while await self.take_in():
             pass
 

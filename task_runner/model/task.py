@@ -231,7 +231,7 @@ class Definition:
 
     @property
     def ends_at(self) -> datetime | None:
-        """The last instant at which the task may fire; None for no end."""
+        """The last instant when the task may fire; None for no end."""
         return earliest(self.end_at, self.expires_at)
 
     @property
@@ -301,7 +301,7 @@ class Task:
         fires: the number of accepted fires of any kind.
         missed: the number of scheduled times that catch-up skipped or folded.
         rewound_until: the cursor before the clock stepped back, up to which fires may exist already; else None.
-        usage: the usage of the task's turns on the newest day on which a turn ended; None before the first.
+        usage: the usage of the task's turns on the newest day with an ended turn; None before the first.
         pacing: the progress of a task that is or was self-paced; else None.
     """
 
@@ -340,7 +340,7 @@ class Fire:
         attempt: 1 at first; increases only after a release, or after a failure that is retried.
         caught_up: True if the fire covers missed scheduled times, so that it takes a catch-up slot.
         released: True if the fire waited for an earlier one or is a retry; it is missed only after `send_by`.
-        send_by: the latest time at which sending is on time; None for no limit, or for an entry that is not yet a fire.
+        send_by: the latest time when sending is on time; None for no limit, or for an entry that is not yet a fire.
         ready_at: the earliest time to send the fire; None while an earlier fire is ahead of it, and once it is sent.
         fired_at: when the fire was first sent in this attempt.
         request_id: the client's id of a manual fire; empty for other fires.

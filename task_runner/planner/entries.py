@@ -218,7 +218,7 @@ def joined(
     """Merge adjacent skipped entries of a plan that have the same reason; return the plan.
 
     The oldest entry absorbs the later ones, even if an earlier plan wrote it. An absorbed entry that is in the ledger
-    stays there as coalesced, and covers no times.
+    stays there as coalesced, without times.
     """
     skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
     kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]

@@ -44,7 +44,7 @@ class Trigger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """The state of a task from which :func:`decide` decides about its triggers.
+    """The state of a task that :func:`decide` needs to decide about its triggers.
 
     Attributes:
         open: the task's open entries, of every kind.

@@ -50,7 +50,7 @@ FINAL = frozenset(_FINAL_STATES)
 
 
 def sent(fire: Fire, now: datetime) -> Fire:
-    """Return a pending fire as sent; a fire that is sent again keeps the time at which it was first sent."""
+    """Return a pending fire as sent; a fire that is sent again keeps the time when it was first sent."""
     return replace(fire, outcome=Outcome.SENT, reason="", ready_at=None, fired_at=fire.fired_at or now)
 
 

@@ -1,7 +1,7 @@
 """Planning of one task: computes the changes to store from the stored state and the time. Pure.
 
 Catch-up decides what fires, and overlap decides when. The rest is bookkeeping: the cursor, the limit on fires, and the
-next time at which anything can change.
+next time when anything can change.
 """
 
 from collections.abc import Callable, Iterable
@@ -349,7 +349,7 @@ def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
 
 
 def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, full: bool) -> datetime | None:
-    """Return the next time at which planning could change anything. If `full`, no new fire is possible."""
+    """Return the next time when planning could change anything. If `full`, no new fire is possible."""
     wakes = [None if full else timetable.next_after(task.cursor_at)]
     if task.definition.on is not None:
         wakes.append(event_triggers.ends_after(task.definition, now))
@@ -382,7 +382,7 @@ class Alone:
 
     Attributes:
         plan: the changes to write. The fire in the plan is not yet ready.
-        until: the latest instant at which the due time is on time.
+        until: the latest instant when the due time is on time.
         following: the task's next time; None if there is none.
     """
 

@@ -101,7 +101,7 @@ def _triggers_task(task: Task, event: model_events.Event, now: datetime) -> bool
     on = task.definition.on
     if on is None or on.event != event.name or task.state is TaskState.DELETED:
         return False
-    # If the clock was set back, `on.since` may lie in the future; then ignore it.
+    # If the clock was set back, `on.since` may be in the future; then ignore it.
     return (event.at >= on.since or now < on.since) and model_events.matches(on.filters, event)
 
 

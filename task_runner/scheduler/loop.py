@@ -1,7 +1,7 @@
 """The loop that plans due tasks: it never plans early, and sleeps while no task is due.
 
-It runs beside a recorder of the spans in which the runner did not run: the process was gone or stopped, or the machine
-was off or asleep.
+It runs beside a recorder of the spans in which the runner did not run: the process had ended or was stopped, or the
+machine was off or asleep.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ class Loop:
             size += sum(len(fire.frozen) for fire in found.values() if fire is not None)
 
     async def _check_clock(self) -> None:
-        """Detect a step of the wall clock and record it. After a step back, reset cursors that lie in the future."""
+        """Detect a step of the wall clock and record it. After a step back, reset cursors that are in the future."""
         wall, steady = self._clock.now(), self._clock.monotonic()
         step = wall - self._last_wall - timedelta(seconds=steady - self._last_steady)
         self._last_wall, self._last_steady = wall, steady

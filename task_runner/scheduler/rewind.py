@@ -21,10 +21,10 @@ _LARGEST_REWIND = 10_000
 
 
 def rewind(session: Session, now: datetime) -> list[LogRecord]:
-    """Set cursors that lie far ahead of `now` back to `now`, and cut the later times from their entries.
+    """Set cursors that are far ahead of `now` back to `now`, and cut the later times from their entries.
 
     Existing fires keep their ids, so that none fires twice when its scheduled time recurs. Process one batch of tasks.
-    Return the log records; an empty list means that no task is left.
+    Return the log records; an empty list means that all tasks were handled.
     """
     events: list[LogRecord] = []
     ids = session.tasks.ahead_of(now + LARGEST_LEAD, LARGEST_BATCH)

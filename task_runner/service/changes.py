@@ -95,7 +95,7 @@ def update(
     revision: int = 0,
     by: str = "",
 ) -> Changed:
-    """Give a task a new definition from now on, and record who edited it. The edit makes no past time due.
+    """Give a task a new definition from now on, and record who edited it. The edit does not make a past time due.
 
     If a new daily budget is already used up today, the task is paused until the next day. If the limit that stops the
     task is raised or removed, the task is resumed.

@@ -168,7 +168,7 @@ def _stop_by_budget(task: Task, outages: Sequence[Outage]) -> str:
 
 
 def _followed(session: Session, asked: Question, entry: Fire | None) -> list[str]:
-    """Describe the fires of other tasks that led to an entry, or for which a task waits."""
+    """Describe the fires of other tasks that led to an entry, or that a task waits for."""
     note = asked.notes.get(entry.entry_id) if entry is not None else None
     if asked.definition.schedule.kind is not ScheduleKind.ON or (entry is not None and note is None):
         return []
@@ -447,7 +447,7 @@ def _sending(entry: Fire) -> list[str]:
     if entry.due_at > entry.nominal_at:
         why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its scheduled time by its jitter"
         put_off = entry.due_at - entry.nominal_at
-        # The name of an event or a manual fire contains the second in which it happened.
+        # The name of an event or a manual fire contains the second when it happened.
         within = entry.kind in {FireKind.EVENT, FireKind.MANUAL} and put_off < _ONE_SECOND
         due += "" if within else f", {_after(put_off)} {why}"
     lines = [f"{due}."]
@@ -500,7 +500,7 @@ def _events(definition: Definition, entries: Sequence[Fire], notes: Mapping[int,
 
 
 def _awaited(definition: Definition) -> list[str]:
-    """Describe the events for which a task fires."""
+    """Describe the events that a task fires for."""
     on = definition.on
     if on is None:
         return []

@@ -6,7 +6,7 @@ self-paced task requests no next wake, so `if_silent` decides.
 
 `Simulate` simulates stored tasks for programs. The command line simulates in its own process, without limits.
 
-The simulation is bounded and yields to the runner's own work between rows, so that it makes no fire late.
+The simulation is bounded and yields to the runner's own work between rows, so that it does not delay fires.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -224,7 +224,7 @@ async def answer(request: wire.SimulateRequest, store: Store, clock: Clock) -> w
 
 
 async def simulate(tasks: Iterable[Task], span: Span, limit: int, clock: Clock) -> wire.SimulateResponse:
-    """Simulate `tasks` and return the first rows by time, at most `limit` (0: 1,000).
+    """Simulate `tasks` and return the earliest rows, at most `limit` (0: 1,000).
 
     Planning stops after 100,000 rounds, and the answer is then marked as truncated.
     """

@@ -1,7 +1,7 @@
-"""Keep the newest changes to tasks in memory, each with a cursor from which a reader can continue.
+"""Keep the newest changes to tasks in memory, each with a cursor that a reader can continue from.
 
-No state is kept per reader, so slow readers cost nothing. If the change after a reader's cursor is gone, or the cursor
-is from an earlier run of the daemon, the stream tells the reader to list again.
+No state is kept per reader, so slow readers cost nothing. If the change after a reader's cursor is no longer kept, or
+the cursor is from an earlier run of the daemon, the stream tells the reader to list again.
 """
 
 import asyncio

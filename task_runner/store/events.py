@@ -25,7 +25,7 @@ class Events:
         self._connection, self._locks = connection, locks
 
     def wanted(self) -> frozenset[str]:
-        """Return the names of events for which any task listens."""
+        """Return the names of events that any task waits for."""
         return frozenset(self._connection.execute(_WANTED).scalars())
 
     def listeners(self, names: Collection[str]) -> list[Task]:

@@ -153,7 +153,7 @@ class Fires:
         _HAND_OVER.run(self._connection, numbers=listed(entry_ids), at=to_us(at))
 
     def next_ready(self, *, caught_up: bool) -> datetime | None:
-        """Return the time at which the next fire of this kind may be sent."""
+        """Return the time when the next fire of this kind may be sent."""
         us = _NEXT_READY.value(self._connection, caught_up=caught_up)
         return None if us is None else from_us(us)
 
@@ -286,7 +286,7 @@ class Fires:
         return None if us is None else from_us(us)
 
     def pruned(self, task_id: str) -> Fire | None:
-        """Return the entry that stands for a task's pruned entries."""
+        """Return the entry that represents a task's pruned entries."""
         query = select(fires).where(fires.c.task_id == task_id, fires.c.outcome == Outcome.PRUNED.value)
         return next(iter(self._found(query)), None)
 

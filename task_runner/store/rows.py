@@ -107,7 +107,7 @@ class Outage:
     """A span in which nothing could be sent.
 
     Attributes:
-        to: the end of the span; if the span has not ended, the last time at which it was observed.
+        to: the end of the span; if the span has not ended, the last time when it was observed.
         lasts: True while the span has not ended.
         task_id: the only task that it concerned; empty for every task.
         why: details, such as the error of the store.

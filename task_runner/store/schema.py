@@ -135,7 +135,7 @@ triggers = Table(
 # The processes that share the database, and when each was last seen, by the database's clock.
 nodes = nodes_of(metadata)
 
-# Work that one runner does at a time. `until_us` is the earliest time at which a runner may do it again.
+# Work that one runner does at a time. `until_us` is the earliest time when a runner may do it again.
 slots = Table(
     "slots",
     metadata,

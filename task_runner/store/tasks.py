@@ -172,7 +172,7 @@ class Tasks:
         return [stored.DueTask(*row) for row in due.rows(self._connection, now=to_us(now), limit=limit)]
 
     def next_wake(self) -> datetime | None:
-        """Return the time at which the next task needs planning."""
+        """Return the time when the next task needs planning."""
         us = _NEXT_WAKE.value(self._connection)
         return None if us is None else from_us(us)
 

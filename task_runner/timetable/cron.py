@@ -1,4 +1,4 @@
-"""Cron expressions: croniter parses their fields, and this module searches for the times at which they fire.
+"""Cron expressions: croniter parses their fields, and this module searches for the times when they fire.
 
 croniter reads names, lists, ranges, steps, `L`, `#` and macros. If the dialect of this module differs from croniter's,
 the module translates an item before it calls croniter; ``docs/reference/schedules.md`` shows the differences.

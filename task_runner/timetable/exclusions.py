@@ -20,7 +20,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Excluding(Timetable):
-    """The scheduled times of a timetable that lie outside all excluded spans.
+    """The scheduled times of a timetable that are outside all excluded spans.
 
     Attributes:
         spans: half-open, in seconds since 1970, ascending; no two spans touch.
@@ -37,14 +37,14 @@ class Excluding(Timetable):
         return nominal
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last scheduled time up to `at` that lies outside the spans. Takes at most one step per span."""
+        """Return the last scheduled time up to `at` that is outside the spans. Takes at most one step per span."""
         nominal = self.timetable.last_at_or_before(at)
         while nominal is not None and (span := self._around(nominal)):
             nominal = self.timetable.last_at_or_before(from_seconds(span[0]) - LEAST)
         return nominal
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return the number of scheduled times in (after, until] that lie outside the spans."""
+        """Return the number of scheduled times in (after, until] that are outside the spans."""
         total = self.timetable.count(after, until)
         for start, end in self.spans:
             low, high = max(after, from_seconds(start) - LEAST), min(until, from_seconds(end) - LEAST)
@@ -111,13 +111,13 @@ def _span(text: str, zone: ZoneInfo) -> Span:
 
 
 def _midnight(text: str, zone: ZoneInfo, later: int) -> int:
-    """Return the instant at which the day `later` days after a date begins, limited to the range of timetables."""
+    """Return the instant when the day `later` days after a date begins, limited to the range of timetables."""
     days = date.fromisoformat(text).toordinal() - EPOCH.toordinal() + later
     return _first_shown(days * SECONDS_PER_DAY, zone)
 
 
 def _shown(wall: datetime, zone: ZoneInfo) -> int:
-    """Return the first instant at which a zone's clock shows a time. If a gap skips the time, return the gap's end."""
+    """Return the first instant when a zone's clock shows a time. If a gap skips the time, return the gap's end."""
     return _first_shown(to_seconds(wall.replace(tzinfo=UTC)), zone)
 
 

@@ -177,7 +177,7 @@ class Once(Timetable):
         return self.at if self.at <= at else None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return 1 if the instant lies in (after, until], else 0."""
+        """Return 1 if the instant is in (after, until], else 0."""
         return int(after < self.at <= until)
 
     def describe(self) -> str:
@@ -210,7 +210,7 @@ class Never(Timetable):
 
 @dataclass(frozen=True, slots=True)
 class Bounded(Timetable):
-    """The scheduled times of a timetable that lie between `start_at` and `end_at`.
+    """The scheduled times of a timetable that are between `start_at` and `end_at`.
 
     Attributes:
         start_at, end_at: aware datetimes, both included; None for no bound.

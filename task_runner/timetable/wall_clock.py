@@ -2,9 +2,9 @@
 
 A pattern is a set of local times: certain times of certain days, in seconds since 1970 as a wall clock counts them.
 
-A **fixed** time fires at the first instant at which the wall clock shows that time or a later one. So if a gap skips
+A **fixed** time fires at the first instant when the wall clock shows that time or a later one. So if a gap skips
 fixed times, they fire once together when the gap ends. A fixed time that occurs twice fires the first time. Times that
-are not fixed fire at every instant at which the wall clock shows them: a repeated hour fires twice, and a
+are not fixed fire at every instant when the wall clock shows them: a repeated hour fires twice, and a
 skipped hour does not fire.
 """
 
@@ -161,7 +161,7 @@ class LocalPattern:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WallClock(Timetable):
-    """The scheduled times at which the wall clock of a zone shows the times of a pattern.
+    """The scheduled times when the wall clock of a zone shows the times of a pattern.
 
     A search ends after a hundred years. So `next_after` returns None if the zone skips every time of the pattern: for
     example, if all of them are steps within the hour that daylight saving time skips each year.
@@ -216,7 +216,7 @@ class WallClock(Timetable):
         return f"by the wall clock of {self.zone.key}"
 
     def _low(self, stretch: Stretch, second: int) -> int:
-        """Return the first local time that belongs to the stretch from `second` on.
+        """Return the lowest local time of the part of a stretch that starts at `second`.
 
         At the start of the stretch, this is the floor of the stretch. After a gap, the floor is lower than the first
         local time shown, and the fixed times between the two fire at the start of the stretch.
@@ -238,7 +238,7 @@ class WallClock(Timetable):
 
 
 def first_shown(offsets: ZoneOffsets, local: int) -> datetime:
-    """Return the first instant at which the wall clock shows a local time (in seconds since 1970) or a later time."""
+    """Return the first instant when the wall clock shows a local time (in seconds since 1970) or a later time."""
     stretch = offsets.at(max(local - _FURTHEST_S, EARLIEST_S))
     while local >= stretch.end + stretch.offset:
         stretch = offsets.at(stretch.end)

@@ -46,7 +46,7 @@ class Names:
         return [self._name(first + n, tag, sender) for n, (tag, sender) in enumerate(zip(cut, senders, strict=True))]
 
     def tag(self) -> str:
-        """Return digits that distinguish files to which other programs gave the same name."""
+        """Return digits that distinguish files that other programs gave the same name."""
         return self._entropy.hex(_TAG_DIGITS)
 
     def _reserve(self, count: int) -> int:

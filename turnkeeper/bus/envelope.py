@@ -1,4 +1,4 @@
-"""One message between agents: its fields, their checks, its bytes, and the wrapper in which a model sees it.
+"""One message between agents: its fields, their checks, its bytes, and the wrapper that a model sees around it.
 
 An envelope is checked when it is written and when it is read, because any program may put a file into an inbox. No
 message may contain a wrapper, because it could close its own wrapper and open one that names another sender.
@@ -58,7 +58,7 @@ def check_label(value: str, *, where: str) -> None:
 
 
 def wrapped(*, sender: str, kind: str, thread: str, text: str) -> str:
-    """Return the wrapper in which a model sees a message. The caller has checked the fields.
+    """Return the wrapper that a model sees around a message. The caller has checked the fields.
 
     >>> wrapped(sender="agent1", kind="message", thread="t1", text="done")
     '<channel source="agent" from="agent1" kind="message" thread="t1">done</channel>'

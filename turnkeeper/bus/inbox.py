@@ -152,7 +152,7 @@ class Inbox:
         return None
 
     def read(self, place: str, name: str) -> Envelope:
-        """Return the envelope of this name in one of the four folders.
+        """Return the envelope with this name in one of the four folders.
 
         Raises FileNotFoundError; InvalidInput or Corrupt for a malformed file or an invalid seal; Exhausted.
         """
@@ -314,7 +314,7 @@ class Inbox:
     def _write_or_refuse(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
         try:
             return self._write(fresh)
-        except TurnkeeperError as error:  # there is no room for a name, or the sealing key cannot be read
+        except TurnkeeperError as error:  # the disk is full, or the sealing key cannot be read
             return [error] * len(fresh)
 
     def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:

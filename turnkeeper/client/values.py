@@ -35,7 +35,7 @@ class Task:
         reason: why the task is quarantined or done.
         waits_for: why its open fire waits; empty if it does not wait.
         revision: the number of its versions, counted from 1.
-        updated_at: the time at which the current revision took effect.
+        updated_at: the time when the current revision took effect.
         edited_by: the origin of the last edit, PROGRAM/SURFACE/KEY.
     """
 
@@ -68,7 +68,7 @@ class Fire:
     Attributes:
         outcome, reason: the fire's outcome or current state, and why.
         count: the number of scheduled times that the fire covers.
-        late_s: the seconds by which the fire was late.
+        late_s: how many seconds late the fire was.
         cause: why the fire was not sent in time.
     """
 

@@ -44,7 +44,7 @@ def start_file(home: Home, process: str) -> Path:
 
 
 def install_command(*wanted: str) -> str:
-    """Return the command with which a person installs packages for this program."""
+    """Return the command that installs packages for this program."""
     if util.find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install {shlex.join(wanted)} --python {shlex.quote(sys.executable)}"
     command = f"{shlex.quote(sys.executable)} -m pip install {shlex.join(wanted)}"

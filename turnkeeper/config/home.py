@@ -87,7 +87,7 @@ class Home:
 
     @property
     def cordon(self) -> Path:
-        """The time since which this machine takes no new turns; absent if it takes them."""
+        """When this machine was cordoned, so that it takes no new turns; absent if it is not cordoned."""
         return self.root / "state" / "cordoned"
 
     @property
@@ -110,7 +110,7 @@ class Home:
         return self.root / "state" / f"key-made-{purpose}"
 
     def store_made(self, name: str) -> Path:
-        """Return the file that records which store of this name the home used, so that a loss is noticed."""
+        """Return the file that records which store with this name the home used, so that a loss is noticed."""
         return self.root / "state" / f"store-made-{name.removesuffix('.db')}"
 
     def time_seen(self, process: str) -> Path:

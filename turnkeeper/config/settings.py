@@ -326,7 +326,7 @@ class FolderSettings(_Section):
 
 
 class CalendarSettings(_Section):
-    """`[calendar]`: days on which scheduled tasks do not fire; needs `turnkeeper[calendars]`."""
+    """`[calendar]`: days when scheduled tasks do not fire; needs `turnkeeper[calendars]`."""
 
     file: str = Field("", description="an .ics file in the home, whose events are days off; empty: none")
 

@@ -202,7 +202,7 @@ def line_of(text: str, at: Location) -> int:
 
 
 def reason(kind: str, message: str) -> str:
-    """Return a validation error in words; those of a pattern stand in its comment."""
+    """Return a validation error in words; a pattern's comment describes a valid value."""
     plain = {"extra_forbidden": "unknown key", "missing": "required key is missing"}
     plain |= {"model_type": "unknown key, or not a table"}
     said = re.sub(r".*\$ # (.+)'$", r"should be \1", message.removeprefix("Value error, "))

@@ -41,7 +41,7 @@ _ISO = re.compile(r"(?<!--from )(?<!--to )(?<!--at )\b\d{4}-\d\d-\d\dT\d\d:\d\d:
 _TIME = r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Za-z]{1,4}| [+-]\d\d)?"
 _OTHERS = r"\b(?:(?:systemctl|loginctl|launchctl|chmod|kill) |export [A-Z_]+=).+|^  \S.+"  # commands to copy
 _WHOLE = re.compile(rf"{_TIME}|\bturnkeeper [^;·,()]+[^;·,() ]|{_OTHERS}")
-_JOINT = "\ue000"  # the mark for a space at which a line must not break
+_JOINT = "\ue000"  # the mark for a space where a line must not break
 _REFRESH_S = 2.0
 _YOUNG = 100_000  # objects before the first garbage collection; most commands make fewer, and keep them
 _STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # if one of these is set, Rich styles its output to a pipe
@@ -97,7 +97,7 @@ def run(app: commands.App, argv: Sequence[str], cls: type[commands.Group] = comm
 
 
 def run_process(app: commands.App, cls: type[commands.Group] = commands.Group) -> int:
-    """Run `app` on the command line of this process. Return the exit code with which the process must end."""
+    """Run `app` on the command line of this process. Return the exit code for the process."""
     gc.set_threshold(_YOUNG, 20, 20)
     code = run(app, sys.argv[1:], cls)
     gc.freeze()  # otherwise the interpreter would collect garbage at exit, which takes a fifth of a command's time
@@ -255,7 +255,7 @@ def _show_version(asked: bool) -> None:
 
 
 class Output(StrEnum):
-    """Formats in which a command prints its data."""
+    """Formats of a command's printed data."""
 
     TABLE = "table"
     WIDE = "wide"

@@ -42,7 +42,7 @@ class _Parameter:
         vars(self).update(vars(made), min=None, max=None)
 
     def process_value(self, context: Any, value: Any) -> Any:
-        """Return the value that Typer would return. A plain value needs no Pydantic.
+        """Return the value that Typer would return. A plain value does not need Pydantic.
 
         Typer converts every value with Pydantic, even the value of an option that was not given. To import Pydantic
         takes half of the start-up time of a command.
@@ -186,7 +186,7 @@ class Group(_Own, TyperGroup):
         return super().resolve_command(ctx, args)
 
     def _meant(self, ctx: Any, word: str) -> str:
-        """Suggest a command with a similar name, or a command of this name in a group."""
+        """Suggest a command with a similar name, or one with this name in a group."""
         names = self._visible(ctx)
         groups = [(name, self.get_command(ctx, name)) for name in names]
         found = [f"{name} {word}" for name, one in groups if isinstance(one, Group) and word in one.list_commands(ctx)]

@@ -81,7 +81,7 @@ def plain(text: str) -> str:
 def prose(text: str) -> str:
     r"""Return text like :func:`plain`, but do not escape the joiners and variation selectors of emoji and scripts.
 
-    One selector may follow a character that is not ASCII, and one joiner may stand between two such characters.
+    One selector may follow a character that is not ASCII, and one joiner may appear between two such characters.
 
     >>> prose("\u2764\ufe0f \u0645\u06cc\u200c\u062e a\u200db") == "\u2764\ufe0f \u0645\u06cc\u200c\u062e a\\u200db"
     True

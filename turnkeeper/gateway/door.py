@@ -49,7 +49,7 @@ HEADERS = {
     "content-security-policy": _POLICY,
     "referrer-policy": "same-origin",  # with no-referrer, browsers send a form with the Origin null
     "x-content-type-options": "nosniff",
-    "x-turnkeeper": "gateway",  # the header by which the page distinguishes our answers from those of a proxy
+    "x-turnkeeper": "gateway",  # the header that tells the page our answers from those of a proxy
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",

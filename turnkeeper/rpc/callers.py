@@ -8,7 +8,7 @@ reserved for the other daemon. It proves its identity with a MAC made with the h
 
 The MAC covers the program, the method, the bytes of the request, the identity of the bound socket, the machine's
 monotonic clock and a nonce. So a proof is valid for one minute, and only for one call of one method with one request to
-one start of one daemon. A stream is proved once, when it is opened. Its messages need no proof.
+one start of one daemon. A stream is proved once, when it is opened. Its messages do not need a proof.
 """
 
 import hashlib
@@ -117,11 +117,11 @@ class Identity:
 
     @classmethod
     def of_daemon(cls, name: str, peer: str, home: Home) -> "Identity":
-        """Return the identity under which one daemon calls another."""
+        """Return the identity that one daemon uses to call another."""
         return cls(f"{name}/{DAEMON}", home.socket(peer), KeyFile(home, CALLS))
 
     def metadata(self, method: str, request: Message | None = None) -> Metadata:
-        """Return the metadata of one call. For a stream of requests, the proof covers no request.
+        """Return the metadata of one call. The proof does not cover the requests of a stream.
 
         Raises:
             Corrupt: the key cannot be read.

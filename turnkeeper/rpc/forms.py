@@ -1,11 +1,11 @@
-"""The forms in which graphs ask a person about tool calls, and the form of the answers to each.
+"""The forms of graphs' questions about tool calls, and the form of the answers to each.
 
     decisions      LangChain's `HumanInTheLoopMiddleware`: several calls at once; takes `{"decisions": [...]}`, in order
     tool_approval  the same middleware, one call at a time; takes one decision
     inbox          agent-inbox's `HumanInterrupt`, one or a list; takes a list of `HumanResponse`
     step           the graph stopped before its next steps; takes one decision, as `tool_approval`
 
-A value that does not exactly match one of these forms is a :class:`Question`, for which any JSON is an answer.
+A value that does not exactly match one of these forms is a :class:`Question`, and any JSON is an answer to it.
 """
 
 import json
@@ -38,7 +38,7 @@ class Call:
         takes: the possible decisions, a subset of :data:`WAYS`.
         note: the graph's description of the call.
         call_id: the id of the call in the thread's messages; empty if it is unknown or not unique.
-        tool_hash: a digest of the tool at the time of the question; empty unless the graph has one tool of this name.
+        tool_hash: a digest of the tool at the time of the question; empty unless just one tool has this name.
     """
 
     tool: str
@@ -141,7 +141,7 @@ class Question:
         return bool(self.options) and self._fields.get("allows_text") is not True
 
     def takes(self, text: str) -> bool:
-        """Return False if the question is closed, and a person's text or decision names none of its options."""
+        """Return False if the question is closed, and a person's text or decision is not one of its options."""
         return not self.is_closed or bool(self.picked(text))
 
     def check(self, text: str) -> None:
@@ -172,7 +172,7 @@ class Question:
 
 
 def option_text(option: object) -> str:
-    """Return the text by which a person reads and types an option."""
+    """Return the text that a person sees and types for an option."""
     return option if isinstance(option, str) else json.dumps(option)
 
 
@@ -307,7 +307,7 @@ def with_ids(request: Request, made: Sequence[Mapping[str, Any]]) -> Request:
 
     Args:
         request: the request; only requests of the form `decisions` lack ids.
-        made: the calls of the message at which the thread waits, in order.
+        made: the calls of the message that the thread waits at, in order.
     """
     if request.form != "decisions":
         return request

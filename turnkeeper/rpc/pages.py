@@ -1,7 +1,7 @@
 """Pages of lists: the total number of rows, a filter by status, and a cursor for the next page.
 
-A cursor names the last row of its page, so inserted or deleted rows do not shift the pages. If that row is gone, the
-reader gets an error and starts again.
+A cursor names the last row of its page, so inserted or deleted rows do not shift the pages. If that row was deleted,
+the reader gets an error and starts again.
 """
 
 import base64
@@ -54,7 +54,7 @@ def page_of(
 
     Raises:
         InvalidInput: the cursor or the status is not valid.
-        Conflict: the last row of the previous page is gone.
+        Conflict: the last row of the previous page was deleted.
     """
     if status and status not in known:
         hint = f"use one of: {', '.join(sorted(known))}"

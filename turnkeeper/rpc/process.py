@@ -3,8 +3,8 @@
 `state/run/<process>.progress` contains the pid, the machine trouble that blocks the process, and a number that
 increases every few seconds while the event loop runs. The process writes the first number when it begins to serve, so
 the file also shows that the start succeeded. Later numbers are written in place through one open descriptor. This needs
-neither disk space nor a new descriptor, so a full disk does not look like a hang. The file is never synced, because
-after a power loss no process is left. A suspended process, or a process with a blocked event loop, writes nothing.
+neither disk space nor a new descriptor, so a full disk does not look like a hang. The file is never synced, because no
+process survives a power loss. A suspended process, or a process with a blocked event loop, writes nothing.
 
 A failpoint is a named point in the code at which a test kills the process, as by kill -9.
 `TURNKEEPER_FAILPOINTS=runner.committed:2` kills the process the second time that it passes `runner.committed`. A

@@ -68,7 +68,7 @@ class BelievedTime:
         return seen.before is None
 
     def now(self) -> datetime:
-        """Return the time by which age is decided: the last trusted time."""
+        """Return the time that ages are measured from: the last trusted time."""
         self.look()
         seen = self._seen
         return self._clock.now() if seen is None or seen.before is None else datetime.fromtimestamp(seen.before, UTC)
@@ -102,7 +102,7 @@ class Pruning:
 
 
 def held(home: Home, process: str) -> str:
-    """Return why a process deletes nothing at present. Empty if it deletes."""
+    """Return why a process does not delete old history at present. Empty if it deletes."""
     with suppress(OSError, ValueError, TypeError, TurnkeeperError):
         seen = _Seen(**json.loads(home.time_seen(process).read_bytes()))
         if seen.before is not None:

@@ -199,7 +199,7 @@ class Observers:
     """The observers of a daemon or of its turns, which the installed surfaces provide.
 
     An observer of a daemon has `keep` and `close`, or else `look`, which is awaited once in each beat. If a look is
-    still running at the next beat, no second one is started.
+    still running at the next beat, another one is not started.
     """
 
     def __init__(self, process: str, *given: Any) -> None:
@@ -283,7 +283,7 @@ async def keep_reachable(
     readers: Sequence[ReaderLock] = (),
     observers: Observers | None = None,
 ) -> None:
-    """Restore the files by which clients find a daemon: locks, pid file, folder and socket.
+    """Restore the files that lead clients to a daemon: locks, pid file, folder and socket.
 
     If the daemon's store was removed, the process ends instead. The event `run.repaired` records each fault. While a
     file cannot be restored, `run.unreachable` records the reason.

@@ -298,7 +298,7 @@ class Chain:
         self._add.run_each(connection, linked(number, before, at, facts))
 
     def write_as(self, connection: sa.Connection, recorder: Recorder) -> None:
-        """Set the recorder with which this process writes into a shared store."""
+        """Set the recorder that writes for this process into a shared store."""
         self._recorders[connection.engine] = recorder
 
     def recorder(self, connection: sa.Connection, at: datetime) -> Recorder:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 LARGEST_BATCH = 512
 _migrate = schema_revision.migrate
 MOST_TRIES = 10  # the most attempts of a unit on a server
-_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for conflicts after which the same unit can be retried
+_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for conflicts that a retry of the same unit can resolve
 _READ_ONLY = "25006"  # PostgreSQL's code for a write on a read-only server
 CACHE_KB = 16_384  # KiB of pages; a process grows by up to this as its file grows. The system caches files, too.
 _FOR_WRITES = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"cache_size=-{CACHE_KB}")
@@ -273,7 +273,7 @@ def _for_caller(error: BaseException) -> Exception:
 
 
 class Query(partial[Any]):
-    """A unit that takes no lock, or is one statement. On a server, each of its statements commits by itself."""
+    """A unit that does not take a lock, or is one statement. On a server, each of its statements commits by itself."""
 
 
 class Database:
@@ -357,7 +357,7 @@ class Database:
         return cast("T", await self._thread.run(self._checked(work)))
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run a query that takes no lock. See `Query`."""
+        """Run a query that does not take a lock. See `Query`."""
         return await self.run(Query(work))
 
     async def look(self, work: Callable[[Connection], T]) -> T:

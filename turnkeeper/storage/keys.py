@@ -39,7 +39,7 @@ class Key:
         id: the name of the key, which does not reveal it.
         secret: 64 hexadecimal digits.
         created_at: RFC 3339.
-        retired_at: the time at which another key replaced it, RFC 3339; empty for the key in use.
+        retired_at: the time when another key replaced it, RFC 3339; empty for the key in use.
     """
 
     id: str
@@ -132,7 +132,7 @@ class KeyFile:
     def drop_retired(self, at: datetime) -> list[Key]:
         """Remove the keys that were retired at least a minute ago. Return them. Do nothing if the file is locked.
 
-        Call this only if no envelope is left that one of these keys sealed.
+        Call this only if no remaining envelope was sealed with one of these keys.
         """
         with contextlib.suppress(BlockingIOError), self.locked(wait=False):
             latest = at - timedelta(seconds=GRACE_S)

@@ -1,6 +1,6 @@
 """The processes that share a database, each with the time by the database's clock at which it was last seen.
 
-A process updates its row every two seconds. A process that has not updated its row for ten seconds counts as gone. Only
+A process updates its row every two seconds. A process that has not updated its row for ten seconds counts as lost. Only
 the status depends on this rule, because every claim and every lease expires by itself.
 """
 
@@ -222,7 +222,7 @@ class Beat:
     Attributes:
         facts: returns the digests of the process's configuration and code; called at each beat.
         owner: returns the id under which the process owns threads; called at each beat.
-        on_gone: alerts the author to a machine that is gone; called with the newest process of that machine.
+        on_gone: alerts the author to a lost machine; called with the newest process of that machine.
         on_seen: called at each beat with all processes, and the time.
         lacking: digests that other processes of the same role had at the last beat and this process lacks.
         alike: the other processes of the same role that ran at the last beat and were not draining.
@@ -252,7 +252,7 @@ class Beat:
             await self._clock.sleep(BEAT_S)
 
     async def look(self) -> None:
-        """Alert the author to machines that are gone, unless another process does this.
+        """Alert the author to lost machines, unless another process does this.
 
         Do nothing if this process was silent itself, or if the server's clock was changed.
         """
@@ -309,7 +309,7 @@ class Beat:
 
 
 def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
-    """Write an alert that a machine is gone. The supervisor of this machine sends the alert."""
+    """Write an alert that a machine is lost. The supervisor of this machine sends the alert."""
     since = rfc3339(node.beat_at.replace(microsecond=0))
     text = f"machine {node.name} ({node.host}) has not been seen since {since}; see: turnkeeper status"
     key = f"{since.replace(':', '')}-{digest([node.name, node.host])}"

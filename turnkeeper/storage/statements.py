@@ -241,7 +241,7 @@ def cursor_at(number: int) -> str:
 
 
 def number_of(cursor: str) -> int:
-    """Return the number of the row at which a cursor was made, or 0 for an empty cursor. Raises InvalidInput."""
+    """Return the number of the row that a cursor points to, or 0 for an empty cursor. Raises InvalidInput."""
     if not cursor:
         return 0
     with suppress(ValueError):
@@ -384,7 +384,7 @@ class _Function(FunctionElement[Any]):
 
 
 class unindexed(_Function):  # noqa: N801  used as a function
-    """A column in a condition for which SQLite must use no index. PostgreSQL decides by its statistics."""
+    """A column in a condition that SQLite must evaluate without an index. PostgreSQL decides by its statistics."""
 
     type = TEXT
     inherit_cache = True

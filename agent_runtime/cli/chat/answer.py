@@ -274,7 +274,7 @@ def _resolve(command: Command, item: Item, change: Callable[[Any], Any]) -> str:
         any_value=command.text.split() if command.does == "for_task" else (),
         message=command.text if command.does in {"reject", "answer"} and not as_json else "",
         args_json=command.text if as_json else "",
-        args_hash=item.row["args_hash"],  # characters of the arguments that are shown
+        args_hash=item.row["args_hash"],  # a digest of the arguments as they were shown
     )
     done = change(request)
     if command.does == "for_task":

@@ -208,7 +208,7 @@ def key_by_key(descriptor: int) -> Iterator[None]:
 
 
 def read_keys(descriptor: int) -> bytes:
-    """Return the bytes typed so far; empty if the keyboard is gone."""
+    """Return the bytes typed so far; empty if the terminal was closed."""
     try:
         return os.read(descriptor, LONGEST_LINE)
     except OSError:

@@ -29,7 +29,7 @@ class ToolFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PastCall:
-    """A tool call as the model made it; `at` is the time at which it was recorded."""
+    """A tool call as the model made it; `at` is the time when it was recorded."""
 
     at: datetime
     tool: str

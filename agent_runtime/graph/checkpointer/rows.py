@@ -5,7 +5,7 @@ that listings have the same order on both. Filters on metadata are evaluated in 
 JSON differently.
 
 Checkpoint ids increase from one process to the next, even after the machine's clock was set back. An id begins with the
-time at which it was made, and the greatest id is the newest. LangGraph makes increasing ids within a process;
+time when it was made, and the greatest id is the newest. LangGraph makes increasing ids within a process;
 `continue_ids` makes the next ids greater than those in the tables.
 """
 

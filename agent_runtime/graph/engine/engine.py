@@ -373,7 +373,7 @@ class LocalEngine(Engine):
         )
 
     async def _before(self, order: Order, context: TurnContext, mark: str) -> tuple[Order, Ended | None]:
-        """Make a client's write into the state, or pass a stop; return the order to run, or the interval's result."""
+        """Apply a client's write to the state, or pass a stop. Return the order to run, or the interval's result."""
         if "write" not in json.loads(context.run_json or "{}"):
             return await self._past_stop(order, context.thread_id, mark)
         place, refused = _config(context.thread_id, turn=context), ""

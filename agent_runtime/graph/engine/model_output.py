@@ -154,7 +154,7 @@ LONGEST_REPORT = 1000  # characters
 MOST_REPORTS = 64  # most reports of a turn that are kept for slow readers
 LONGEST_MESSAGE = 256 * 1024  # most characters of a message's live output; the rest comes with the turn
 MOST_CALLS = 64  # most calls of one step in the live output
-_SILENT_TAGS = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph hides a model's output
+_SILENT_TAGS = frozenset({"nostream", "langsmith:nostream"})  # tags of models whose output a graph hides
 _INNER = "|"  # separator in a checkpoint's namespace, which only the namespace of a subgraph contains
 _CALLBACKS: ContextVar["LiveCallbacks | None"] = ContextVar("turnkeeper_live_output", default=None)
 T = TypeVar("T")

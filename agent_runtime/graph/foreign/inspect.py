@@ -38,7 +38,7 @@ _LIBRARIES = sys.stdlib_module_names | {
 _INSTALLED = tuple(
     Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))
 )
-# The keys by which providers mark their own tools, as `type` or as the only key. In a list that certainly contains a
+# The keys that mark providers' own tools, as `type` or as the only key. In a list that certainly contains a
 # model's tools, any kind counts.
 _SERVED_KEYS = r"(google_|enterprise_web_|x_|live_|browser_)search(_retrieval)?|google_maps|url_context|code_execution"
 _SERVED_TYPES = r"(web|file)_search|web_fetch|code_interpreter|computer_use|image_generation|local_shell|mcp(_toolset)?"
@@ -153,7 +153,7 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
 def _those(
     functions: Sequence[tuple[str, types.FunctionType]], does: Callable[[types.FunctionType], bool]
 ) -> tuple[str, ...]:
-    """Return the paths of the author's functions for which `does` is true."""
+    """Return the paths of those functions of the author that meet the condition `does`."""
     return tuple(sorted({_path(where, one.__name__) for where, one in functions if not _of_library(one) and does(one)}))
 
 

@@ -39,7 +39,7 @@ from turnkeeper.errors import Denied
 
 _TWO = "another tool also has or had the name {0}, or the code or values of {0} have changed"
 _BOUND = "{0}: an approval is only for this object, in this process"
-_IN_TASK = "__pregel_call"  # in a config: the function by which a node starts its own tasks
+_IN_TASK = "__pregel_call"  # in a config: the function that starts a node's own tasks
 
 
 class RepeatedCalls:
@@ -233,7 +233,7 @@ class Gate:
         self._narrow = narrow
 
     def turn(self, given: object = None) -> TurnContext | None:
-        """Return the current turn; None if there is none, in which case the call must be refused.
+        """Return the current turn. If it is None, the call must be refused.
 
         Args:
             given: LangGraph's runtime context from the graph's caller. This context can narrow the turn, as for a

@@ -12,8 +12,8 @@ Both methods are replaced for the whole process, not per graph, because a graph 
 cannot be found. Methods of an author's class that replace these, or run a tool in any other way, are judged first;
 their inner call of the same tool with the same arguments then passes.
 
-Tasks that a node or a tool leaves running act for no turn. A process that is forked, or started by `multiprocessing`,
-can call no tool, because its calls could be neither judged nor counted here.
+Tasks that a node or a tool leaves running do not act for a turn. A process that is forked, or started by
+`multiprocessing`, can call no tool, because its calls could be neither judged nor counted here.
 
 If a reader wants the events of tools, each call writes two events: one before the tool begins, and one after its answer
 and before the answer is used. Tools run on the event loop and in threads; both wait here until the event is on disk.
@@ -465,7 +465,7 @@ def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
 
 
 def refuse_all() -> None:
-    """Refuse every tool call of this process, because a watching process started it and it acts for no turn."""
+    """Refuse every tool call of this process, because a watching process started it, and it does not act for a turn."""
     decider = gate.Gate({}, lambda *_call: Verdict(allowed=False))
     _install_hooks()
     _WATCHES.append(_watch(decider, None))

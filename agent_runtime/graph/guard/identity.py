@@ -47,7 +47,7 @@ _PROCESS = SystemEntropy().hex(32)
 _NUMBERS = itertools.count()
 _PLAIN = frozenset({str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented)})
 _NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types, type variables
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # attributes on which nothing depends
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # attributes of these types do not affect the result
 _OF_THREADS: Mapping[type, frozenset[str]] = {  # attributes that change with each use, and that no result depends on
     threading.Condition: frozenset({"_waiters"}),
     threading.Semaphore: frozenset({"_value"}),

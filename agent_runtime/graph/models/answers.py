@@ -344,7 +344,7 @@ def _refusal(call: ToolCall, why: str) -> ToolMessage:
 
 
 def _declined(message: AIMessage) -> str:
-    """Return a refusal in words, from any position where a provider puts it."""
+    """Return the words of a refusal, wherever the provider puts them."""
     said: list[Any] = [message.additional_kwargs.get("refusal")]
     if isinstance(message.content, list):
         said += [block.get("refusal") for block in message.content if isinstance(block, dict)]

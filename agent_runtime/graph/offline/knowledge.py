@@ -162,7 +162,7 @@ def consolidate(brief: Brief, done: Done) -> Step:
 
 
 def longest_age_days(prompt: str) -> int | None:
-    """Return the age in days from which the prompt wants unchanged entries forgotten; None if it sets no age.
+    """Return the age in days at which the prompt wants unchanged entries forgotten; None if it sets no age.
 
     >>> longest_age_days("Tidy up; forget what is older than 2 weeks"), longest_age_days("Tidy up")
     (14, None)

@@ -51,7 +51,7 @@ class Offered:
 
     @property
     def content(self) -> str:
-        """A digest of everything to which an approval is bound."""
+        """A digest of everything that an approval is bound to."""
         return digest_of([self.scope, self.description, self.schema, self.basis])
 
     def changed(self, now: "Offered | None") -> str:

@@ -32,7 +32,7 @@ LONGEST_DESCRIPTION, LARGEST_SCHEMA = 8_000, 64_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")  # models accept at most 64 characters, including the server's name
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _NOT_RUN = frozenset({-32600, -32601, -32602})  # invalid request, unknown method, invalid arguments
-_SHAPED = ("command", "args", "env", "url", "headers", "reads")  # the settings to which an approval is bound
+_SHAPED = ("command", "args", "env", "url", "headers", "reads")  # the settings that an approval is bound to
 
 
 class _Stderr:

@@ -266,7 +266,7 @@ class Supply:
         )
 
     def _content(self, offered: Offered, call: str) -> Content:
-        """Return the content by which the gate judges a call, and remember the content until just before the call."""
+        """Return the content that the gate judges a call by, and remember the content until just before the call."""
         scope = offered.scope
         if scope in self._files:
             now = self._files[scope].now(offered.name)

@@ -1,4 +1,4 @@
-"""The addresses from which pages may be read. Pure.
+"""The addresses whose pages may be read. Pure.
 
 URLs are parsed strictly. Anything that a browser would silently repair (numbers for addresses, look-alike characters,
 blanks) is refused, because the repaired form and the checked form could differ. A name is not trusted: only its

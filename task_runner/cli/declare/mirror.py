@@ -1,6 +1,6 @@
 """`export --watch`: a folder with one TOML file for each task. Editing or removing a file changes or deletes its task.
 
-The folder stores the last state on which both agreed. So changes that were made while no program watched are
+The folder stores the last state that both agreed on. So changes that were made while no program watched are
 recognized. If this state is missing, files are only added: an accidentally empty folder deletes no task.
 """
 

@@ -31,7 +31,7 @@ MOST_AT_ONCE = 100  # events of one check
 SEEN = "state/folders-seen.json"
 _CHUNK = 1 << 20
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")  # characters of a name
-_CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})  # the file is gone, or is a link by now
+_CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})  # the file was deleted or replaced
 _GONE = "the folder cannot be read"
 _FULL = f"the folder has more than {MOST_FILES} files; the others are not watched"
 
@@ -138,7 +138,7 @@ def write_seen(home: Home, seen: Seen) -> None:
 
 
 def forget(known: dict[str, Known], present: Collection[str]) -> None:
-    """Remove the files that are gone, if more files are known than a folder may have.
+    """Remove the deleted files, if more files are known than a folder may have.
 
     Until then they stay known, so that a file that returns with the same content emits no event.
     """
@@ -233,7 +233,7 @@ class Watch:
 
 
 def _remember(seen: Seen, name: str, present: Mapping[str, Stamp], problem: str) -> None:
-    """If the known files of a folder were lost, record its present files as known. Forget files that are gone."""
+    """If the known files of a folder were lost, record its present files as known. Forget deleted files."""
     if name not in seen and (present or not problem):
         seen[name] = {path: Known(stamp, "") for path, stamp in present.items()}
     if not problem:
@@ -252,7 +252,7 @@ def _digest(entry: Watched, path: str, stamp: Stamp) -> tuple[str, str]:
 
 def _walk(top: str) -> Iterator[tuple[str, Stamp]]:
     """Yield the regular files below a folder. Leave out hidden names; follow no link."""
-    os.close(os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))  # raises if it is none
+    os.close(os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))  # raises if it is not a folder
     for at, folders, names, place in os.fwalk(top, follow_symlinks=False):
         inner = os.path.relpath(at, top)
         is_deep = inner.count("/") >= DEEPEST

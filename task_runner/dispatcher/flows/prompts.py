@@ -161,7 +161,7 @@ def rendered(prompt: str, task: Any, at: Any, answer: Callable[[str], str]) -> s
 
 
 def _filled(prompt: str, value: Callable[[Variable], str | None]) -> str:
-    """Replace the variables for which `value` returns text."""
+    """Replace each variable if `value` returns text for it."""
 
     def text(match: re.Match[str]) -> str:
         said = None if match[1] or not match[2] else value(_variable(match))

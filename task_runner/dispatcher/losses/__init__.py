@@ -3,7 +3,7 @@
 After a power loss or the return of an older file, the store may lack a fire that the runtime has. The runner then plans
 the time again, and sends the same fire id with different content: at least the sending time differs. The runtime
 refuses it, because one id must not name two different fires. The runner asks for the accepted fire, and adopts its turn
-if a lost commit explains the refusal. Any other refusal stands.
+if a lost commit explains the refusal. Any other refusal is final.
 """
 
 from collections.abc import Callable, Mapping, Sequence

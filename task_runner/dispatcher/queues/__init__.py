@@ -22,7 +22,7 @@ from turnkeeper.storage.statements import Statement, among, file_of, listed, of_
 from turnkeeper.times import from_us, to_us
 from turnkeeper.v1.agent_runtime_pb2 import FireRequest
 
-AGAIN = timedelta(seconds=30)  # until the next try of a fire for which no end of a turn was noticed
+AGAIN = timedelta(seconds=30)  # until the next try of a fire if the end of its turn was not noticed
 MOST_WOKEN = 100
 Limits = Mapping[str, Any]  # settings, by queue
 

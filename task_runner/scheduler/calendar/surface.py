@@ -1,4 +1,4 @@
-"""The calendar of the home: days on which scheduled tasks do not fire."""
+"""The calendar of the home: days when scheduled tasks do not fire."""
 
 from turnkeeper.config.surfaces import Surface
 

@@ -55,7 +55,7 @@ _NUMBERS: Mapping[str, tuple[int, int, bool]] = {
     "BYSECOND": (0, 59, False),
 }
 _OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
-# The frequencies with which the RFC allows a part.
+# The frequencies that the RFC allows a part with.
 _ONLY_WITH = {
     "BYWEEKNO": {"YEARLY"},
     "BYYEARDAY": {"YEARLY", "HOURLY", "MINUTELY"},
@@ -137,7 +137,7 @@ class RuleDays:
 
     Attributes:
         interval: the distance between matching periods, in periods.
-        start: the day on which the rule starts; earlier days never match.
+        start: the day when the rule starts; earlier days never match.
     """
 
     frequency: Frequency

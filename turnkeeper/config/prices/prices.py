@@ -71,7 +71,7 @@ def known_as(model: str) -> str:
 
 
 class _Used:
-    """The prices that this process uses, and the settings from which they were read."""
+    """The prices that this process uses, and the settings that contain them."""
 
     home: Home | None = None
     prices: Prices | None = None
@@ -204,7 +204,7 @@ def shown(budget: Mapping[str, int]) -> dict[str, float]:
 
 
 def amount_of(key: str, text: str) -> int | None:
-    """Return an amount of money, such as 2.50, in millionths. None if it is none, or for another limit."""
+    """Return an amount of money, such as 2.50, in millionths. None for other limits and other text."""
     whole, point, part = text.partition(".")
     digits = whole + part if point else whole
     is_amount = digits.isascii() and digits.isdecimal() and 0 < len(whole) <= LONGEST and len(part) <= LONGEST

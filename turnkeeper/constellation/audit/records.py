@@ -316,7 +316,7 @@ def _changed(table: Table, fact: Line, values: Sequence[Any]) -> Iterator[str]:
 
 
 def _forms(field: str, value: Any) -> Sequence[Any]:
-    """Return the forms in which a record may contain a value: the value, or its hash."""
+    """Return the forms that a value may have in a record: the value, or its hash."""
     if not field.endswith("_hash") or field == "args_hash":
         return [value]
     if not isinstance(value, str):

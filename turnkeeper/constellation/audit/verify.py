@@ -39,7 +39,7 @@ class Chain:
     """The part of a chain that was read so far.
 
     Attributes:
-        key: the public key to which the chain belongs; empty if the store has a single chain.
+        key: the public key of the chain; empty if the store has a single chain.
         bodiless: the numbers of records without a body.
         pruned: the number up to which records were pruned, from a record of the chain.
         signed: the number up to which the chain is signed.

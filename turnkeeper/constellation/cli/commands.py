@@ -98,7 +98,7 @@ def rotate(
 ) -> None:
     """Put a new key into use. This also works while the daemons run.
 
-    Envelopes that the old key sealed are still accepted until none is left. With --lost there is no old key. An
+    Envelopes that the old key sealed are still accepted. With --lost there is no old key. An
     envelope that it sealed is quarantined when it is claimed. The old key for calls is refused after a minute.
     Signatures of the old key for audit stay valid. Keys of clients: `turnkeeper web keys`; of models: `turnkeeper
     model`.

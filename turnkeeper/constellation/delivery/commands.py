@@ -64,7 +64,7 @@ _OPTIONS = {
     ),
     "tasks": _option("Only of this task; may be repeated.", "--task", of=list[str]),
     "channels": _option("Only of this channel; may be repeated.", "--channel", of=list[str]),
-    "quiet": _option("Hours of each day in which nothing is sent.", "--quiet-hours", metavar="HH:MM-HH:MM"),
+    "quiet": _option("Hours of each day when nothing is sent.", "--quiet-hours", metavar="HH:MM-HH:MM"),
     "digest": _option("Send results once a day, at this time.", metavar="HH:MM"),
     "timezone": _option("IANA zone of both; default that of new tasks.", "--tz"),
 }

@@ -195,10 +195,10 @@ class Overlooker:
 
 
 class Settler:
-    """The part that replaces a row about a turn by deliveries to the targets that want it."""
+    """The part that replaces a row about a turn with deliveries to the targets that subscribe to it."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, links: Any) -> None:
-        """Take `links`, which returns the address at which a question is decided, or nothing if there is none."""
+        """Take `links`, which returns the address of a page that decides a question, or nothing without such a page."""
         self._store, self._daemons, self._clock, self._links = store, daemons, clock, links
 
     async def settle(self, row: Delivery, known: targets.Targets) -> None:

@@ -43,7 +43,7 @@ def resolve(host: str, port: int, allowed: Collection[str]) -> list[Any]:
 def guard(allowed: Collection[str]) -> list[str]:
     """Apply the policy to every name that this process resolves from now on. Use it only in a child process.
 
-    Return a list to which each refusal is added.
+    Return a list that each refusal is added to.
     """
     refused: list[str] = []
 

@@ -46,10 +46,10 @@ deliveries = Table(
     "deliveries",
     metadata,
     Column("number", NUMBER, Identity(), primary_key=True),
-    Column("key", TEXT, nullable=False, unique=True),  # the key by which a receiver recognises a repeated delivery
+    Column("key", TEXT, nullable=False, unique=True),  # the key that a receiver recognises a repeated delivery by
     *(Column(name, TEXT, nullable=False) for name in _TEXTS),
     Column("tries", BigInteger, nullable=False),
-    Column("next_us", BigInteger),  # the time at which a process takes an open row next
+    Column("next_us", BigInteger),  # the time when a process takes an open row next
     Column("made_us", BigInteger, nullable=False),
     Column("ended_us", BigInteger),
 )

@@ -35,7 +35,7 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBU
 _FAULTS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 _NOT_TAKEN = "the service could not be reached, or did not take it; to see why, run: apprise -vv -b hello URL"
 _SERVE = [sys.executable, "-P", "-m", "turnkeeper.constellation.delivery.send"]
-_OVER = 410  # the status Gone: the receiver wants no more deliveries
+_OVER = 410  # the status Gone: the receiver no longer accepts deliveries
 _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
 _ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run", "stopped": "was stopped"}
 
@@ -108,7 +108,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Colle
 
     Raises:
         Denied: the host is this machine or is on a private network, and is not allowed.
-        Refused: the receiver answered that it is gone.
+        Refused: the receiver answered 410 Gone.
     """
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)

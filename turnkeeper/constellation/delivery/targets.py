@@ -38,7 +38,7 @@ class Target(BaseModel):
         on: the kinds of results that are delivered. With `run`, clients' runs may name addresses at the webhook's host.
         tasks: the names of the tasks; empty for all.
         channels: the channels; empty for all.
-        quiet: the hours of each day in which nothing is sent, as HH:MM-HH:MM; empty for none.
+        quiet: the hours of each day when nothing is sent, as HH:MM-HH:MM; empty for none.
         digest: the time of day, HH:MM, at which one delivery contains all results since the last; empty: one for each.
         timezone: the IANA zone of `quiet` and `digest`; empty for UTC.
     """

@@ -116,7 +116,7 @@ def _unread(home: Home, now: float) -> Iterator[Finding]:
         own = hosted.fullmatch(agent.name)
         if (own and not runs) or not (agent / "inbox").is_dir():
             continue
-        places = [agent / "inbox"] if own else [agent / "inbox", agent / "claimed"]  # its reader may be gone
+        places = [agent / "inbox"] if own else [agent / "inbox", agent / "claimed"]  # its reader may have ended
         lying = (path for place in places if place.is_dir() for path in place.iterdir())
         times = [_put_at(path) for path in lying if not path.name.startswith(".")]
         if times and now - min(times) > UNREAD_S and not reader_of(agent):

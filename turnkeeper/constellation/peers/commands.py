@@ -57,7 +57,7 @@ def invite(
 ) -> None:
     """Print an invitation for one home, which another person accepts with `turnkeeper peers add`.
 
-    Give it only to that person, because the home that accepts it becomes the peer of this name.
+    Give the invitation only to that person: the first home that accepts it becomes the peer NAME.
 
     Example: turnkeeper peers invite ada
     """
@@ -131,7 +131,7 @@ def _pasted(file: str) -> str:
 @app.command("list")
 @listing(_COLUMNS, "name")
 def list_() -> Listed:
-    """List the homes with which this one is paired.
+    """List the homes that this one is paired with.
 
     Example: turnkeeper peers list
     """
@@ -195,7 +195,7 @@ def delete(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do
 
 
 def _own_key(place: Home) -> str:
-    """Print the key by which peers know this home, so that two people can compare it."""
+    """Print the key that identifies this home to peers, so that two people can compare it."""
     clock = SystemClock()
     with suppress(Corrupt):
         return f"this home's own key: {pairing.open_identity(place, SystemEntropy(), clock.now()).fingerprint}"

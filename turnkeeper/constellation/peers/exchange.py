@@ -165,7 +165,7 @@ class Contact:
     Attributes:
         state: `unknown` until something was sent, then `reachable` or `unreachable`.
         since: RFC 3339.
-        delivered_at: the time at which the peer last accepted a message; empty if it never did.
+        delivered_at: the time when the peer last accepted a message; empty if it never did.
     """
 
     state: str = "unknown"

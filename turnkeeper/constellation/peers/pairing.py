@@ -252,7 +252,7 @@ _PEER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A home with which this one is paired.
+    """A home that this one is paired with.
 
     Attributes:
         name: its name here; its agent is `agent0@NAME`.
@@ -424,7 +424,7 @@ def asked_of(home: Home, name: str) -> Path:
 
 
 def answers_removed(home: Home, name: str, turn_id: str) -> bool:
-    """Return True if a turn answers a message from a removed peer of this name."""
+    """Return True if a turn answers a message from a removed peer with this name."""
     folder = asked_of(home, name)
     return any((one / turn_id).exists() for one in folder.parent.glob(f"{name}.removed-*"))
 
@@ -449,7 +449,7 @@ def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
 
 
 def _set_aside(home: Home, peer: Peer, now: datetime) -> Path | None:
-    """Rename the folders under a peer's name, so that a later peer of this name does not get them."""
+    """Rename the folders under a peer's name, so that a later peer with this name does not get them."""
     found = None
     for folder in (asked_of(home, peer.name), home.inbox(peer.agent)):
         found = folder.with_name(f"{folder.name}.removed-{now:%Y%m%dT%H%M%S.%fZ}") if folder.is_dir() else None

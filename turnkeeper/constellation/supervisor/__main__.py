@@ -1,8 +1,8 @@
 """The supervisor: a small process that runs a tick of the watchdog when a daemon dies, and at regular intervals.
 
-Its death loses no state. The daemons run in separate sessions and survive it. The next supervisor finds them by their
-locks. It imports neither gRPC nor the settings. It sleeps until the kernel reports that a daemon ended, a signal
-arrives, or the next tick is due.
+If it is killed, no state is lost. The daemons run in separate sessions and survive it. The next supervisor finds them
+by their locks. It imports neither gRPC nor the settings. It sleeps until the kernel reports that a daemon ended, a
+signal arrives, or the next tick is due.
 """
 
 import os
@@ -74,7 +74,7 @@ class Supervisor:
     def _look(self) -> bool:
         """Run one tick, and sleep. Return False if no process should run."""
         with ExitStack() as opened:
-            # Do this before the tick, so that the death of a daemon after the tick has seen it still wakes the poll.
+            # Do this before the tick, so that the poll also wakes if a daemon ends after the tick has seen it.
             watched = self._watch(opened, {})
             self._reap()
             with suppress(OSError):

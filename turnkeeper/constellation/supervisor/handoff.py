@@ -1,11 +1,11 @@
 """Handoffs, which tell agent0 what happened before a restart.
 
-Each arrives once, and none is archived before it is delivered. ::
+Each arrives once, and is archived only after it is delivered. ::
 
 draft in crash-handoffs/ ──► envelope in agent0's inbox ──► copy in restart-archive/ ──► draft removed
 
 Each step is on disk before the next one begins. After a crash in between, the draft exists, and the next tick
-continues. If any of agent0's folders contains an envelope with the draft's key, no second envelope is put.
+continues. If any of agent0's folders contains an envelope with the draft's key, another envelope is not put.
 """
 
 import os
@@ -32,9 +32,9 @@ class Draft:
     """A handoff to deliver.
 
     Attributes:
-        id: the id of its restart, from which the envelope's key is made.
+        id: the id of its restart; the envelope's key is derived from it.
         kind: `planned` or `crash`.
-        at: the time at which it was written, RFC 3339.
+        at: the time when it was written, RFC 3339.
     """
 
     id: str

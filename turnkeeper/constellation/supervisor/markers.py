@@ -108,7 +108,7 @@ FAILED_REVIVE = Kind(
 )
 PROGRESS_SEEN = Kind(
     path="state/<process>-progress-seen",
-    meaning="the newest progress count, and the time since which it has not changed",
+    meaning="the newest progress count, and when it was first seen",
     writer="watchdog",
     consumer="watchdog: hang detection",
     ends="replaced when the count rises; cleared with the process",
@@ -131,7 +131,7 @@ ESCALATION = Kind(
     path="state/escalate-failed-<ts>-<process>",
     meaning="an alert that no route has delivered",
     writer="watchdog, before it tries; agent-runtime, of an approval that waits (`-approvals`); either "
-    "daemon, of a machine that is gone (`-nodes`) or lost commits (`-database`); `turnkeeper escalate`",
+    "daemon, of a lost machine (`-nodes`) or lost commits (`-database`); `turnkeeper escalate`",
     consumer="watchdog: every tick tries again; `status`",
     ends="marked as over when its process or machine is back; cleared when sent, its approval ends, and by `up`",
 )
@@ -233,7 +233,7 @@ class Budget:
 
     Attributes:
         restarts: times, in seconds since 1970 and oldest first, at which a daemon that had run was started again.
-        failures: times at which a start that never served was given up.
+        failures: times when a start that never served was given up.
     """
 
     restarts: tuple[float, ...] = ()

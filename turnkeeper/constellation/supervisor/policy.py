@@ -1,6 +1,6 @@
 """The decision about one daemon, from its present state and the watchdog's memory; pure.
 
-A daemon that is gone is started again after pauses that grow, until its budget of restarts in a sliding window is
+A daemon that ended is started again after growing pauses, until its budget of restarts in a sliding window is
 spent. Then the crash-loop marker is written, restarts stop, and the author is alerted once. A start is verified if the
 daemon has reported that it serves (`up-detected`), and then ran through one more tick interval. A daemon with an
 unchanged counter is first suspected, and is killed at a later tick. A quiet window prevents both.
@@ -82,7 +82,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """Kill the process `pid`, which makes no progress."""
+    """Kill the process `pid`, which does not progress."""
 
     pid: int
     reason: str

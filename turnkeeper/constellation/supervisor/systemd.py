@@ -126,7 +126,7 @@ class Notifier:
         said = "WATCHDOG=1\nREADY=1" if ready else "WATCHDOG=1"
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender, suppress(OSError):
-            sender.sendto(said.encode(), address)  # fails if systemd is gone
+            sender.sendto(said.encode(), address)  # fails if systemd has ended
 
 
 def for_daemons(environ: Mapping[str, str]) -> dict[str, str]:

@@ -41,7 +41,7 @@ def prepare(home: Home, settings: Settings) -> list[str]:
             markers.forget(home, daemon.name, keep_start=isinstance(memory.revive, markers.Revive))
         watchdog.write_orders(home, orders, SystemClock().now())
         for daemon in before.wanted if before is not None else ():
-            if daemon not in orders.wanted:  # no supervisor watches the daemon any more
+            if daemon not in orders.wanted:  # a supervisor no longer watches the daemon
                 daemons.stop(home, daemon)
                 markers.forget(home, daemon.name, keep_start=False)  # a start that was not verified yet did not fail
         return take_pending(home)
@@ -73,7 +73,7 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
 
 
 def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Stop the named processes, before a start with the current build and settings. Return how each process ended.
+    """Stop the named processes before they start with the current build and settings. Return how each process ended.
 
     If the supervisor is named, stop it first: it would restart the other processes.
 
@@ -166,7 +166,7 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.EVERY))
     for daemon in order:
         if daemon is not daemons.SUPERVISOR:
-            _end_restart(home)  # the supervisor is gone, so no new restart begins
+            _end_restart(home)  # the supervisor has ended, so no new restart begins
         _stop_starting(home, daemon)
         how[daemon.name] = daemons.stop(home, daemon, force=force)
     for daemon in daemons.EVERY:

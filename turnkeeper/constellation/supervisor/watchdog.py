@@ -274,7 +274,7 @@ class Watchdog:
                 said = f"turnkeeper: {daemon.name} is up, verified at {rfc3339(at)} ({self._home.root})"
                 send(said, self._orders.routes, self._log, self._environ)
         elif phase == "up-detected" and isinstance(was := markers.read_marker(failed), dict) and was.get("waits"):
-            markers.clear_marker(failed)  # the server for which it waited answered: nothing was wrong with the daemon
+            markers.clear_marker(failed)  # the server that it waited for answered: nothing was wrong with the daemon
         if id_:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
@@ -293,7 +293,7 @@ class Watchdog:
 def _last_pid(memory: markers.Memory) -> int:
     """Return the pid of the process that was started last, else of the one that served last, else 0.
 
-    The end of an earlier process says nothing about the end of this one.
+    How an earlier process ended does not show how this one ended.
     """
     started = memory.revive.pid if isinstance(memory.revive, markers.Revive) else None
     served = memory.stall.pid if isinstance(memory.stall, markers.Stall) else None
@@ -318,7 +318,7 @@ class Troubles:
 
     def __init__(self, home: Home, clock: Clock, log: EventLog) -> None:
         self._home, self._clock, self._log = home, clock, log
-        self._told: dict[str, float] = {}  # when trouble was last seen; `_OVER` if only its end is left to tell
+        self._told: dict[str, float] = {}  # when trouble was last seen; `_OVER` if only its end is not reported yet
 
     def look(self, found: Mapping[str, str], orders: Orders, environ: Mapping[str, str], up: Collection[str]) -> None:
         """Alert the author to new trouble in `found`, by process, and once to its end if the process is in `up`."""

@@ -24,7 +24,7 @@ from turnkeeper.storage.schema_revision import older_stores, told
 from turnkeeper.times import from_us, rfc3339, to_us
 
 _POLL_S = 0.5
-_OVERLAP_US = 10_000_000  # seconds after its time at which a line may be written
+_OVERLAP_US = 10_000_000  # microseconds: how late a line may be written
 
 
 def events(

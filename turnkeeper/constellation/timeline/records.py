@@ -1,8 +1,8 @@
 """The records of the timeline, and how they are merged; pure.
 
-A source yields records by time. :func:`merge` puts all records into one order, and drops a store's record of a step
-that a trail also reports. :class:`Known` adds to each record its task, thread, channel and agent. This module keeps
-only a bounded part of the timeline in memory.
+A source yields records in order of time. :func:`merge` puts all records into one order, and drops a store's record of a
+step that a trail also reports. :class:`Known` adds to each record its task, thread, channel and agent. This module
+keeps only a bounded part of the timeline in memory.
 """
 
 import heapq
@@ -60,7 +60,7 @@ def step_of(record: Record) -> Hashable:
 
 
 def merge(sources: Iterable[Iterable[Record]]) -> Iterator[Record]:
-    """Yield the records of all sources by time, and each step once."""
+    """Yield the records of all sources in order of time, and each step only once."""
     return _without_twins(heapq.merge(*sources, key=lambda record: record.at_us))
 
 

@@ -160,7 +160,7 @@ def _instant(text: object) -> int | None:
 
 
 def _by_time(records: Iterator[Record]) -> Iterator[Record]:
-    """Yield the records of one file by time, if they are not far out of order."""
+    """Yield the records of one file in order of time, if they are not far out of it."""
     heap: list[tuple[int, int, Record]] = []
     for number, record in enumerate(records):
         entry = (record.at_us, number, record)

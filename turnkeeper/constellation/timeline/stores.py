@@ -109,7 +109,7 @@ class Stores:
         self._shared = None
 
     def read(self, wanted: Wanted) -> list[Iterator[Record]]:
-        """Return the records of each table, by time."""
+        """Return the records of each table, oldest first."""
         ledger = [
             self._of_store("task-runner", self._home.schedules_db, query, key, wanted) for query, key in _LEDGER.items()
         ]

@@ -74,7 +74,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     try:
         copy = Home(root=fresh)
         (fresh / "state").mkdir(mode=0o700)
-        # A key is removed when no envelope is left that it sealed. The lock delays this until the keys and the bus are
+        # A key is removed after the last envelope that it sealed. The lock delays this until the keys and the bus are
         # copied.
         with KeyFile(home).locked(shared=True) if home.keys.is_dir() else nullcontext():
             _copy_files(home, fresh)

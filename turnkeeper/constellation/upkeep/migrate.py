@@ -341,7 +341,7 @@ def forget(node: Annotated[str, typer.Argument(help="The machine's name in `turn
     """Remove a machine for good from the list of machines that share a database.
 
     The other machines have already taken over its work, which does not change. The command refuses a running machine.
-    Without this command, a machine that is gone is listed for a day.
+    Without this command, a removed machine is listed for a day.
 
     Example: turnkeeper forget garage
     """
@@ -358,7 +358,7 @@ _STRIKE = """DELETE FROM runner.nodes WHERE name = %s
 
 
 def _strike(url: str, name: str) -> int:
-    """Delete the rows of a machine's processes that are gone. Return their number. Raises NotFound, or Conflict."""
+    """Delete the rows of a machine's ended processes. Return their number. Raises NotFound, or Conflict."""
     with nodes.connected(url) as connection:
         if count := connection.execute(_STRIKE.encode(), (name, nodes.GONE_AFTER_S)).rowcount:
             connection.execute(b"DELETE FROM runtime.meta WHERE key = 'cordoned ' || %s", (name,))

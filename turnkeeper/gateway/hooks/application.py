@@ -176,7 +176,7 @@ class Links:
 
 
 def _ended(asked: agents.Interrupt | None) -> str:
-    """Return why a question does not wait any more. None for a question that is not stored any more."""
+    """Return why a question no longer waits. None for a question that is no longer stored."""
     if asked is None:
         return "this question no longer exists: its conversation was deleted"
     if asked.decision == "expired":

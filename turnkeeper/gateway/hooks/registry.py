@@ -31,7 +31,7 @@ _NAMING = f"use a-z, 0-9 and -, begin with a letter, at most 32; not {_RESERVED}
 
 
 class Hook(BaseModel):
-    """One webhook. Its requests become the event `event`."""
+    """One webhook. Each of its requests becomes an event with the name `event`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""Approvals as interrupts for LangGraph's clients, and the three forms in which clients decide. Pure.
+"""Approvals as interrupts for LangGraph's clients, and the three forms of clients' decisions. Pure.
 
     {"decisions": [{"type": "approve"}, …]}      agent-chat-ui, in the form of LangChain's middleware
     [{"type": "accept", "args": …}, …]           agent-inbox
@@ -119,7 +119,7 @@ def decide(asked: wire.Interrupt, value: object) -> wire.ResolveInterruptRequest
     """Return the decision about one approval that a client's answer expresses.
 
     Raises:
-        InvalidInput: the answer has no form that this approval accepts.
+        InvalidInput: this approval does not accept an answer of this form.
         Conflict: the answer is about a different call than the pending one.
     """
     choices, calls = read_choices(value), _calls(asked)
@@ -226,7 +226,7 @@ class Served:
 
         Raises:
             Conflict: no approval is pending, or the decision is ambiguous.
-            InvalidInput: the value has no form that the approval accepts.
+            InvalidInput: the approval does not accept a value of this form.
         """
         known = {one.interrupt_id: one for one in asked}
         if isinstance(value, dict) and value and set(value) & set(known):

@@ -21,7 +21,7 @@ _KEPT = _ALWAYS | {"artifact"}  # fields that are sent even if they are empty
 
 
 class Event(NamedTuple):
-    """An event in the form in which it is sent."""
+    """An event in the form that is sent."""
 
     name: str
     data: Any

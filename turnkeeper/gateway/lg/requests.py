@@ -181,7 +181,7 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
     """Parse a request for a run. Raises InvalidInput for an option that is not supported."""
     refuse_options(body, RUN)
     if body.get("on_completion") == "delete":
-        refuse("on_completion", "threads are kept", "leave it out, or give keep")
+        refuse("on_completion", "threads are kept", "leave it out, or give 'keep'")
     if (busy := body.get("multitask_strategy") or "enqueue") not in STRATEGIES:
         raise InvalidInput("is not a strategy", where="multitask_strategy", hint=f"one of {', '.join(STRATEGIES)}")
     command = _command(body.get("command") or {})

@@ -188,7 +188,7 @@ async def _send(
     call: Call, thread: wire.Thread, graph: str, asked: requests.RunRequest, key: str
 ) -> wire.SendMessageResponse:
     if asked.if_busy == "reject" and (thread.status in _BUSY or thread.waiting):
-        raise Conflict("the thread is busy", where="multitask_strategy", hint="wait for its run, or give enqueue")
+        raise Conflict("the thread is busy", where="multitask_strategy", hint="wait for its run, or give 'enqueue'")
     place = call.who.key, thread.thread_id, graph
     about = json.dumps([*place, asked.input, asked.run, dict(asked.options)], sort_keys=True)
     name = f"{thread.thread_id}/{asked.message_id}" if asked.message_id else ""

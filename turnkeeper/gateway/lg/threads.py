@@ -334,7 +334,7 @@ async def _protocol(call: Call, events: ThreadProtocol, body: dict[str, Any]) ->
 
 
 async def _followed(socket: WebSocket, events: AsyncGenerator[Event]) -> None:
-    """Send the events of a subscription. Close the socket if the runtime is gone or if the client does not read."""
+    """Send the events of a subscription. Close the socket if the runtime has ended or the client does not read."""
     async with aclosing(events):
         try:
             async for one in events:

@@ -67,7 +67,7 @@ class Desk:
     watched: dict[str, set[asyncio.Event]] = field(default_factory=dict)
 
     def decides_at(self, approval: str = "") -> dict[str, str]:
-        """Return the command and the address of the page with which the person decides one approval, or all of them."""
+        """Return the command that decides one approval, or all of them, and the address of the page for this."""
         command = f"turnkeeper approvals show {approval}" if approval else "turnkeeper triage"
         url = f"{self.page}/ui/decisions{f'#card-{approval}' if approval else ''}" if self.page else ""
         return {"command": command, "url": url}

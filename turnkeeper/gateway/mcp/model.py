@@ -226,7 +226,7 @@ class Conversation(Quoting):
 
 
 class DecidedElsewhere(Answer):
-    """The command with which the person decides, and the page; empty if no page is served."""
+    """The person's command for the decision, and the page; empty if no page is served."""
 
     command: str = ""
     url: str = ""

@@ -244,7 +244,7 @@ class Answers:
 
 
 def _kept_as(request: Message) -> tuple[str, bytes]:
-    """Return the key under which an answer is kept. For a period, which moves with time, only the length counts."""
+    """Return the key that an answer is kept under. For a period, which moves with time, only the length counts."""
     fields, length = request.DESCRIPTOR.fields_by_name, 0
     if "from" in fields and "to" in fields:
         request, given = type(request)(), request

@@ -77,7 +77,7 @@ class Decided(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """A time in which nothing was sent: the daemon that was away, and why. While it lasts, `end` is the present."""
+    """A period without sends: the daemon that did not answer, and why. While it lasts, `end` is the present."""
 
     daemon: str
     says: str

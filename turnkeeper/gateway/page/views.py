@@ -426,7 +426,7 @@ class Lane:
 
     @property
     def drawn(self) -> list[Mark]:
-        """The marks without overlaps: neighbours that ran, are planned or were skipped become one with their number."""
+        """The marks without overlaps: several neighbours that ran, are planned or were skipped become one mark."""
         found: list[Mark] = []
         for mark in self.marks:
             last = found[-1] if found else None
