@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from agent_runtime.model import trigger as triggers
 from agent_runtime.model.turn import Category
-from turnkeeper.bus.envelope import LARGEST_BYTES, Encoded, check_value, written
+from turnkeeper.bus import LARGEST_BYTES
+from turnkeeper.bus.envelope import Encoded, check_value, written
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
 

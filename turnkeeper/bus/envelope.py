@@ -19,6 +19,7 @@ from html import escape
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, NamedTuple, NoReturn
 
+from turnkeeper.bus import LARGEST_BYTES
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 
@@ -81,7 +82,6 @@ __all__ = [
     "DEEPEST",
     "FIRE_KINDS",
     "KINDS",
-    "LARGEST_BYTES",
     "Encoded",
     "Envelope",
     "check_text",
@@ -94,7 +94,6 @@ __all__ = [
 ]
 
 VERSION = 1
-LARGEST_BYTES = 4 << 20
 KINDS = frozenset({"message", "fire", "loop-tick", "handoff", "shutdown", "ack", "escalation"})
 # Fields of a fire in the contract: the cause of the fire, and the number of earlier times that were missed.
 FIRE_KINDS = frozenset({"scheduled", "manual", "backfill", "wake", "event"})

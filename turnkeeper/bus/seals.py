@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
+from turnkeeper.bus import LARGEST_BYTES
+from turnkeeper.bus.envelope import Envelope, decode, encode
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.bus import LARGEST_BYTES
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc.callers import Identity, Metadata
@@ -228,11 +228,9 @@ def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
     """Return True if the daemon's standard health service answers SERVING within the deadline."""
     # Import it here, because only the watchers ask the health service.
     health_pb2, health = (import_module(f"grpc_health.v1.health_{part}") for part in ("pb2", "pb2_grpc"))
-    channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
-    try:
-        answer = health.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=deadline_s)
-    except grpc.RpcError:
-        return False
-    finally:
-        channel.close()
+    with grpc.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
+        try:
+            answer = health.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=deadline_s)
+        except grpc.RpcError:
+            return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -12,7 +12,7 @@ from task_runner.cli.client import Runner, all_tasks, read_file, runner
 from task_runner.cli.rows import column, text_of
 from task_runner.model.fields import BY_NAME, given
 from turnkeeper import console
-from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.bus import LARGEST_BYTES
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import Conflict, InvalidInput

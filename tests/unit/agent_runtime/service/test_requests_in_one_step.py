@@ -12,7 +12,8 @@ from agent_runtime.model.trigger import EncodedTrigger, Trigger, encode_trigger,
 from agent_runtime.model.turn import Category
 from agent_runtime.service.requests import FireIntake, read_again, read_fire
 from tests.support.clock import START
-from turnkeeper.bus.envelope import LARGEST_BYTES, decode
+from turnkeeper.bus import LARGEST_BYTES
+from turnkeeper.bus.envelope import decode
 from turnkeeper.errors import Conflict, Degraded, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire

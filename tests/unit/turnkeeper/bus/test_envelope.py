@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.bus.envelope import DEEPEST, LARGEST_BYTES, Envelope, check_text, decode, encode, shown, with_sender
+from turnkeeper.bus import LARGEST_BYTES
+from turnkeeper.bus.envelope import DEEPEST, Envelope, check_text, decode, encode, shown, with_sender
 from turnkeeper.errors import InvalidInput
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.clock import START
 from tests.support.inboxes import claim_all, message, open_inbox, places, put_all
-from turnkeeper.bus.envelope import LARGEST_BYTES, decode, encode
+from turnkeeper.bus import LARGEST_BYTES
+from turnkeeper.bus.envelope import decode, encode
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.files import SystemFiles
 
