@@ -187,15 +187,13 @@ def _object(text: str, field: str) -> str:
     return text
 
 
-def input_of(request: wire.FireRequest) -> triggers.Trigger:
-    """Return a trigger with only the fields that its graph reads. Raises InvalidInput."""
+def input_of(request: wire.FireRequest, get_category: GetCategory) -> triggers.Trigger:
+    """Return a trigger with only its category and the fields that its graph reads. Raises InvalidInput or NotFound."""
     unknown: dict[str, Any] = dict.fromkeys(("key", "turn_id", "channel", "agent"), "")
-    read = {
-        "thread_id": request.thread_id,
-        "prompt": request.prompt,
-        "payload_json": _object(request.payload_json, "payload_json"),
-    }
-    return triggers.Trigger(source="fire", grant=Category(name=""), **unknown | read | _of_graph(request))
+    payload = _object(request.payload_json, "payload_json")
+    read = {"thread_id": request.thread_id, "prompt": request.prompt, "payload_json": payload}
+    grant = get_category(request.category) if request.category else Category(name="")
+    return triggers.Trigger(source="fire", grant=grant, **unknown | read | _of_graph(request))
 
 
 def _of_graph(request: wire.FireRequest | wire.SendMessageRequest) -> dict[str, Any]:

@@ -502,7 +502,7 @@ class Servicer(WorkspaceService):
         Raises InvalidInput if a graph would refuse one of the request's inputs.
         """
         graphs = [to_message(wire.Graph, one) for one in self._runtime.catalog.entries()]
-        inputs = [input_of(one) for one in request.inputs]
+        inputs = [input_of(one, self._runtime.categories.get) for one in request.inputs]
         threads = {one.thread_id: await self._store.look(turn_reads.newest_on_thread, one.thread_id) for one in inputs}
         warnings = filter(None, (self._runtime.engines.unread(one, threads[one.thread_id]) for one in inputs))
         return wire.ListGraphsResponse(graphs=graphs, warnings=warnings)

@@ -123,8 +123,7 @@ def add_review(
 def announce(connection: Connection, said: str = "") -> bool:
     """Number the rows that follow in the order of commits, and notify other processes. For a file, return False.
 
-    Other writers that number rows of the same store wait until this transaction ends, so a reader by number misses no
-    row.
+    Other writers that number rows of the same store wait for the end of this transaction, so readers miss no row.
     """
     if is_shared := of_server(connection):
         number_in_order(connection)

@@ -2,7 +2,7 @@
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
-SUMMARY = "Tasks that an agent runs on a schedule or at an event, and their history."
+SUMMARY = "Tasks that an agent runs on a schedule or at an event, and why each ran or did not."
 SURFACE = Surface(
     name="task-runner",
     place=50,

@@ -471,8 +471,8 @@ def _fires_shown(session: Session, entries: Iterable[model.Fire]) -> list[wire.F
     return shown
 
 
-# Fields of a task, and of its fires, that the graph reads or that name the graph.
-_GIVEN = ("prompt", "payload_json", "thread_id", *model.OF_GRAPH)
+# Fields of a task, and of its fires, that the graph reads, or that name the graph or its category.
+_GIVEN = ("prompt", "payload_json", "thread_id", "category", *model.OF_GRAPH)
 _DEADLINE_S = 1.0
 _LOADING_S = 5.0  # before it answers, a runtime may import the package of a model
 _KNOWN_FOR_S = 5.0

@@ -152,4 +152,4 @@ def promise(results: Iterable[Mapping[str, Any]]) -> str:
     seen = [one["seen"] for one in results]
     good = [one for one in seen if one["fires"] and all(fire == "succeeded" for fire in one["fires"])]
     killed = sum(one["kill"].endswith("went on") for one in good)
-    return f"{len(good)} graphs of public projects were run this way, {killed} of them also through a kill -9 in the middle of a turn"
+    return f"{len(good)} graphs of public projects ran this way, {killed} also through a kill -9"

@@ -4,8 +4,7 @@ A seal is an HMAC-SHA-256 with the home's key over the bytes from `encode`, and 
 last member of `meta`, at the end of the file. A reader that does not know seals ignores this member. The seal is
 removed before the rest is read, so digests and the delivered envelope are the same with and without a seal.
 
-Every envelope is sealed when it is put, even if its agent is not hosted. Only readers of hosted agents require the
-seal.
+Every envelope is sealed when it is put, even if its agent is not hosted. Only readers of hosted agents require this.
 """
 
 import hmac

@@ -1,7 +1,6 @@
 """Values of the daemons' answers: frozen dataclasses, with instants as `datetime`s and JSON parsed. Pure.
 
-:func:`read` converts a wire message to a value by the names of its fields. `_ON_WIRE` lists the fields with other names
-there.
+:func:`read` converts a wire message to a value by the names of its fields. `_ON_WIRE` lists fields with other names.
 """
 
 import json

@@ -107,8 +107,7 @@ def make_key(home: Home) -> None:
 class Identity:
     """The identity that a program presents to one daemon.
 
-    If the program has the home's keys, it also proves its identity. If `via` is empty, no identity is sent, as by old
-    clients.
+    If the program has the home's keys, it also proves its identity. If `via` is empty, no identity is sent.
     """
 
     def __init__(self, via: str, socket: Path | None = None, keys: KeyFile | None = None) -> None:

@@ -51,8 +51,7 @@ class Call:
     def counts(self, form: Form) -> bool:
         """Return True if an approval of this call is valid for the guard. The call must identify itself and its tool.
 
-        Questions of agent-inbox have no call id, and the action is often a title. So the graph must have a tool of that
-        name.
+        Questions of agent-inbox have no call id, and the action is often a title. So a tool must have that name.
         """
         return bool(self.call_id) if form in OF_MIDDLEWARE else form == "inbox" and bool(self.tool_hash)
 

@@ -379,7 +379,7 @@ def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
 class Signer:
     """The signer of a store's chain, which works while the store's process runs.
 
-    The signed heads are kept in a file beside the store. The file shows where the chain ended if the last records are
+    The signed heads are kept in a file beside the store. It shows where the chain ended if the last records are
     removed.
     """
 

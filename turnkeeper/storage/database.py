@@ -75,8 +75,7 @@ class Call:
 class WorkerThread:
     """A thread that passes calls to `serve` in batches, in the order of their arrival.
 
-    Each function in `others` adds a thread that uses it to serve calls. Each of several threads takes one call at a
-    time.
+    Each function in `others` adds a thread that uses it to serve calls. A thread takes one call at a time.
 
     `serve` sets the result or the error of each call of its batch. The caller gets a machine error as MachineTrouble.
 

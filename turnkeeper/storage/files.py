@@ -1,7 +1,6 @@
 """The interface for all access to our own files. The order of these operations makes each protocol durable.
 
-A simulation passes an implementation that loses unsynced bytes and names at a crash. Tests pass one that fails or
-counts.
+A simulation passes one that loses unsynced bytes and names at a crash. Tests pass one that fails or counts.
 """
 
 import contextlib

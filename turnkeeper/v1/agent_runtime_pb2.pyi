@@ -2417,8 +2417,8 @@ class ListGraphsRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___FireRequest]:
-        """The graph, thread, prompt, payload, context, config and input of tasks: checked against their graphs. An input that its graph
-        would refuse is an error; a graph that cannot run now checks nothing.
+        """The category, graph, thread, prompt, payload, context, config and input of tasks: checked against their graphs. An
+        input that its graph would refuse is an error; a graph that cannot run now checks nothing.
         """
 
     def __init__(

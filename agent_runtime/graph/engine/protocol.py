@@ -9,6 +9,7 @@ from agent_runtime.model.decide import ThreadState
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import Said, TurnContext, Used
+from turnkeeper.config.surfaces import offered
 
 CALLED = "the turn"  # the place of machine faults outside our stores: in a file or device of a graph, tool or model
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained", "refused"]
@@ -161,13 +162,14 @@ class Engines:
         return self._engines[self.catalog.graph_of(graph)]
 
     def unread(self, trigger: Trigger, newest: Any) -> str:
-        """Return an error if the graph would not read all of a trigger; empty if it would, or if it cannot run now.
+        """Return a warning if the graph would not read all of a trigger, or if the category is for another graph.
 
         `newest` is the newest turn of its thread, if any. Raises InvalidInput if the graph would refuse the input.
         """
         ready = self.catalog.setup(trigger, newest)
         engine = self._engines.get(self.catalog.graph_of(ready.graph))
-        return engine.unread(ready) if engine else ""
+        unread = engine.unread(ready) if engine else ""
+        return unread or offered("other graph", ready.grant, self.catalog.label(ready.graph)) or ""
 
     def drain(self) -> None:
         """Ask every interval of every graph, now and later, to stop at its next superstep boundary."""

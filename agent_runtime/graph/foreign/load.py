@@ -3,8 +3,8 @@
 `project` finds the graph without importing anything. An error in the author's code becomes one InvalidInput with the
 position in the code.
 
-An opened graph is inspected, refused or guarded, and bound to our checkpoints. `report` makes the output of `turnkeeper
-graph check`.
+An opened graph is inspected, refused or guarded, and bound to our checkpoints. `report` serves `turnkeeper graph
+check`.
 """
 
 import importlib
@@ -535,6 +535,13 @@ def unset_fields(schema: inputs.InputSchema, prompt: str, payload_json: str, inp
         return f"the payload becomes text of the message; for the field {inside[0]}, give {_input_of(inside)}"
     named = ", ".join(others)
     return f"the graph's input also has {named}; if a node needs one, give {_input_of(others)}" if others else ""
+
+
+def other_graph(category: Category, graph: str) -> str:
+    """Return a warning if a category names graphs, but not the graph that a task runs; empty otherwise."""
+    if not category.graphs or {"", graph} & category.graphs:
+        return ""
+    return f"category {category.name} is for another graph; to run that, give --graph {min(category.graphs)}"
 
 
 def missing_field(schema: inputs.InputSchema, error: BaseException) -> str:

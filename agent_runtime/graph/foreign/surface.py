@@ -14,6 +14,7 @@ SURFACE = Surface(
         "graphs": "agent_runtime.graph.foreign.graphs:open_graphs",
         "workflow schema": "agent_runtime.graph.foreign.load:read_workflow",
         "unset fields": "agent_runtime.graph.foreign.load:unset_fields",
+        "other graph": "agent_runtime.graph.foreign.load:other_graph",
         "missing field": "agent_runtime.graph.foreign.load:missing_field",
         "context schema": "agent_runtime.graph.foreign.load:read_context",
         "catalog": "agent_runtime.graph.foreign.project:read_catalog",

@@ -38,8 +38,8 @@ def known_secrets(
 ) -> frozenset[str]:
     """Return the values that must never be shown.
 
-    These are all values in the home's `.env` and an author's `project`, the environment's keys, and a password in the
-    server's address.
+    These are all values in the home's `.env` and an author's `project`, the environment's keys, and the server's
+    password.
     """
     stated = dotenv_values(home.environment, interpolate=False).values() if home.environment.is_file() else ()
     named = (value for name, value in environ.items() if _TELLING.search(name))

@@ -111,7 +111,7 @@ def test_a_new_graph_on_a_running_home_is_noticed_loaded_on_request_and_moves_no
         pids = [process_of(home, daemon) for daemon in DAEMONS]
         done = constellation.attempt("turnkeeper", *adopt)
         assert (done.returncode, home.config.exists()) == (EXIT_CONFLICT, False), done.stderr
-        assert "tasks that do too: digest; say --tasks move, or --tasks keep" in done.stderr
+        assert "so do the tasks digest; give them the new graph: --tasks move; or leave them" in done.stderr
         said = constellation.attempt("turnkeeper", *adopt, "--tasks", "move").stderr
         assert "then: turnkeeper up --restart" in said
         for argv in (("status",), ("doctor",), ("up",)):

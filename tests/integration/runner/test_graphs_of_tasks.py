@@ -121,7 +121,7 @@ async def test_what_a_terminal_reads_is_not_checked(rig: Rig, peer: Peer) -> Non
 
 async def test_the_input_of_a_task_on_a_thread_named_by_hand_is_checked(rig: Rig, peer: Peer) -> None:
     task = await rig.create(thread_id="by-hand")
-    assert peer.checked[-1].thread_id == "by-hand"
+    assert (peer.checked[-1].thread_id, peer.checked[-1].category) == ("by-hand", task.spec.category)
     peer.refuses_inputs = True
     with pytest.raises(InvalidInput, match="no such field"):
         await rig.create(name="second", thread_id="by-hand")

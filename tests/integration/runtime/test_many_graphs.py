@@ -194,6 +194,22 @@ async def test_a_category_grants_the_tools_of_the_graphs_that_it_names(bench: Au
     assert (await bench.run(4, prompt="look: door", category="wide", thread_id="b")).state == STATES.INTERRUPTED
 
 
+async def test_a_task_whose_category_is_of_another_graph_is_told_how_to_name_it(bench: AuthorsBench) -> None:
+    bench.category("wide", tools=["tool:look"], graphs=["survey"])
+    bench.category("both", tools=["tool:look"], graphs=["talker", "survey"])
+    warned = "category wide is for another graph; to run that, give --graph survey"
+    for given, warnings in (
+        ({"category": "wide"}, [warned]),
+        ({"category": "wide", "graph": "ada", "prompt": "", "input_json": '{"topic": "rain"}'}, []),
+        ({"category": "both"}, []),
+        ({"category": "work"}, []),
+        ({}, []),
+    ):
+        owner = OWNER if "graph" in given else ""
+        asked = wire.ListGraphsRequest(inputs=[wire.FireRequest(**{"prompt": "hello", "context_json": owner} | given)])
+        assert list((await bench.service.ListGraphs(asked, None)).warnings) == warnings, given
+
+
 async def test_a_question_of_a_named_graph_is_answered_after_a_crash(bench: AuthorsBench) -> None:
     event = await bench.run(
         graph="ada", task="s", thread_id="survey-1", input_json='{"topic": "ask"}', config_json='{"model": "large"}'

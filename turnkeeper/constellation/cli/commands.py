@@ -100,8 +100,7 @@ def rotate(
 
     Envelopes that the old key sealed are still accepted. With --lost there is no old key. An
     envelope that it sealed is quarantined when it is claimed. The old key for calls is refused after a minute.
-    Signatures of the old key for audit stay valid. Keys of clients: `turnkeeper web keys`; of models: `turnkeeper
-    model`.
+    Signatures of the old key for audit stay valid. Clients' keys: `turnkeeper web keys`; models': `turnkeeper model`.
 
     Example: turnkeeper keys rotate envelopes
     """

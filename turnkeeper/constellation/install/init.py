@@ -204,7 +204,7 @@ def would_move(home: Home, project: Project) -> str:
     moving = [str(row["name"]) for row in rows if not row.get("graph")]
     named = f"{', '.join(moving[:_MOST_NAMED])}{' and others' * (len(moving) > _MOST_NAMED)}"
     runs = f"the graph {before}" if before else "the agent of Turnkeeper"
-    who = [f"{AGENT} runs {runs}"] * bool(before or moving) + [f"tasks that do too: {named}"] * bool(moving)
+    who = [f"{AGENT} runs {runs}"] * bool(before or moving) + [f"so do the tasks {named}"] * bool(moving)
     return "; ".join(who)
 
 

@@ -153,7 +153,7 @@ def way_of_tasks(place: Home, project: homes.Project, given: homes.Tasks | None,
         return given or (homes.Tasks.KEEP if kept else homes.Tasks.MOVE)
     if silent:
         return homes.Tasks.KEEP
-    hint = "say --tasks move, or --tasks keep"
+    hint = "give them the new graph: --tasks move; or leave them as they are: --tasks keep"
     if not _on_a_terminal():
         raise Conflict(told, where="--graph", hint=hint)
     note(f"{told}. Move them to the new graph, or keep theirs?")

@@ -114,8 +114,7 @@ class Handover:
     ) -> None:
         """Request that the owner of a thread look at the thread at `until` or later.
 
-        At most one request waits per `why`. The database's clock measures the delay, because machines' clocks may
-        differ.
+        At most one request waits per `why`. The database's clock measures the delay, because machines' clocks differ.
         """
         due_us = 0 if until is None else self._now.value(connection) + to_us(until) - to_us(at)
         self.put_all(connection, [_look(thread_id, why, b"") | {"not_before_us": due_us}], at)
