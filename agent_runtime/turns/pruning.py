@@ -117,7 +117,7 @@ def old_turns(connection: Connection, before: datetime, limit: int = LARGEST_BAT
     first = schema.turns.alias("first").c
     of_fire = exists(select(first.number).where(first.thread_id == turns.thread_id, first.fire_id == turns.thread_id))
     is_owed = exists(select(owed.turn_id).where(owed.turn_id == turns.turn_id, owed.state.in_(["open", "owed"])))
-    over = turns.status.in_(FINISHED) & (turns.ended_at_us < to_us(before))
+    over = turns.status.in_(sorted(FINISHED)) & (turns.ended_at_us < to_us(before))
     query = select(turns.number, turns.turn_id, turns.thread_id, goes_on.label("goes_on"))
     query = query.where(over, goes_on | of_fire, ~is_owed).order_by(turns.number).limit(limit)
     return [Old(row[0], row[1], "" if row[3] else row[2]) for row in connection.execute(query)]

@@ -130,7 +130,7 @@ _CAUSES = Statement(
     .where(among(fires.c.fire_id, "ids"))
 )
 _OF_TURN = select(fires).where(
-    fires.c.is_open, fires.c.outcome.in_([each.value for each in UNDER_WAY]), fires.c.turn_id == bindparam("turn")
+    fires.c.is_open, fires.c.outcome.in_(sorted(each.value for each in UNDER_WAY)), fires.c.turn_id == bindparam("turn")
 )
 _FORGET = delete(events).where(events.c.id == bindparam("event"), events.c.name == bindparam("called"))
 _NOTES = select(triggers).where(among(triggers.c.entry_id, "ids"))

@@ -162,7 +162,7 @@ class Fires:
         return _outgoing(_UNANSWERED.rows(self._connection, after=after_entry, limit=limit))
 
     def tasks_under_way(self) -> list[str]:
-        under_way = [outcome.value for outcome in UNDER_WAY]
+        under_way = sorted(each.value for each in UNDER_WAY)
         query = select(fires.c.task_id).distinct().where(fires.c.is_open, fires.c.outcome.in_(under_way))
         return list(self._connection.execute(query).scalars())
 
@@ -438,7 +438,7 @@ _ASKED_TO_END = (
     .join(_asking, (_asking.c.task_id == fires.c.task_id) & _asking.c.is_open)
     .where(_asking.c.outcome.in_([Outcome.WAITING.value, Outcome.PENDING.value]), _asking.c.reason == CANCELS)
     .where(fires.c.is_open, fires.c.kind.in_(_CANCELLED), fires.c.entry_id > bindparam("after"))
-    .where(fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
+    .where(fires.c.outcome.in_(sorted(each.value for each in UNDER_WAY)))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )
@@ -446,7 +446,7 @@ _OF_STOPPED_TASKS = (
     select(fires)
     .join(tasks, tasks.c.id == fires.c.task_id)
     .where(tasks.c.state.in_([TaskState.DELETED.value, TaskState.DISABLED.value]))
-    .where(fires.c.is_open, fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
+    .where(fires.c.is_open, fires.c.outcome.in_(sorted(each.value for each in UNDER_WAY)))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )

@@ -10,11 +10,12 @@ send, accept, claim, tool, checkpoint, outcome, archive. A power cut loses what 
     python -m tests.simulation --seeds 0:9 --minutes 30 --between 40 --works 360   the same number in half an hour
     python -m tests.simulation --seeds 0:100 --faults writes    only writes that fail
     make simulate SEEDS=0:100
+    make simulate SEEDS=0:100 SIMULATE_ARGS=--replay         each seed in two new processes, whose logs are compared
     python -m tests.simulation.guards                           guards taken out, and the seeds until that is found
 
-A run is a script (:mod:`script`): tasks and faults, drawn from a seed. The same script gives the same trace, byte for
-byte, in any process. After the faults all is healed: tasks run on, are paused, and everything must come to its end. Then
-:mod:`checking` holds what is left against what was promised. Each of its rules is proved by planted violations.
+A run is a script (:mod:`script`): tasks and faults, drawn from a seed. The same script gives the same log, byte for byte,
+in any process (:mod:`replay`): each event, statement, message and change of a file of envelopes. After the faults all is
+healed: tasks run on, are paused, and everything must come to its end. Then :mod:`checking` holds what is left against what was promised. Each of its rules is proved by planted violations.
 
 If a seed fails, the smallest script that breaks the same promise is printed as Python. Paste it into `scenarios.py`
 before the defect is mended: the tests run each scenario there.

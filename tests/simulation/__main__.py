@@ -9,8 +9,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from tests.simulation.replay import replay, written
 from tests.simulation.script import KINDS, Script, drawn, smallest
-from tests.simulation.world import Outcome, run
+from tests.simulation.world import Outcome, memory, run
 
 
 def say(line: str) -> None:
@@ -43,13 +44,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--between", type=float, default=7.0, help="virtual seconds between two faults, on average")
     parser.add_argument("--works", type=float, default=90.0, help="virtual seconds that tasks run after the faults")
     parser.add_argument("--reduce", type=int, default=60, help="the most runs to find the smallest script")
-    parser.add_argument("--trace", type=Path, help="write the trace of the last seed into this file")
+    parser.add_argument("--trace", type=Path, help="write the logs of the seeds into this file")
+    parser.add_argument(
+        "--replay", action="store_true", help="run each seed in two new processes and compare their logs"
+    )
     given = parser.parse_args(argv)
     first, _, last = given.seeds.partition(":")
     kinds = given.faults.split(",")
     if not first.isdecimal() or not last.isdecimal() or not set(kinds) <= set(KINDS):
         parser.error(f"--seeds is A:B, and --faults some of {','.join(KINDS)}")
-    bad, counts = 0, Counter[str]()
+    if given.replay:
+        options = [f"--{name}={getattr(given, name)}" for name in ("faults", "minutes", "between", "works")]
+        return bool(replay(range(int(first), int(last)), options, memory(), say))
+    bad, counts, logs = 0, Counter[str](), list[str]()
     for seed in range(int(first), int(last)):
         script = drawn(seed, minutes=given.minutes, kinds=kinds, between_s=given.between, works_s=given.works)
         outcome = run(script, keep=given.trace is not None)
@@ -59,8 +66,7 @@ def main(argv: list[str]) -> int:
             f"{seed} {outcome.trace[:16]} {'WRONG' if outcome.violations else 'well'}: "
             + ", ".join(f"{drew[kind]} {kind}" for kind in sorted(drew))
         )
-        if given.trace is not None:
-            given.trace.write_text("\n".join(outcome.lines))
+        logs += outcome.lines
         if outcome.violations:
             bad += 1
             tell(outcome)
@@ -72,6 +78,8 @@ def main(argv: list[str]) -> int:
                 say("    what the daemons await:")
                 for line in least.stuck:
                     say(f"      {line}")
+    if given.trace is not None:
+        given.trace.write_bytes(written(logs))
     say(
         f"{int(last) - int(first)} seeds, {bad} wrong; "
         + ", ".join(f"{counts[what]} {what}" for what in sorted(counts))

@@ -104,11 +104,13 @@ class Disk:
     Attributes:
         failed: the number of calls that were refused.
         report: called with a few words for each.
+        detail: called with each change of a file of envelopes.
     """
 
-    def __init__(self, report: Callable[..., None]) -> None:
+    def __init__(self, report: Callable[..., None], detail: Callable[..., None] = lambda *_what: None) -> None:
         self._armed: list[Failing] = []
         self._report = report
+        self.detail = detail
         self.failed = 0
         self.memory = Memory()
         self.reach: Callable[[str], None] = lambda _point: None  # passes a point of the protocol
@@ -247,6 +249,7 @@ class SimulatedFiles(GroupingFiles):
 
     def write_synced(self, path: Place, data: bytes) -> None:
         self._check("create", path)
+        self._disk.detail("writes", path, data)
         super().write_synced(path, data)
         self._disk.memory.wrote(path)
         self._disk.memory.made(path)
@@ -256,17 +259,20 @@ class SimulatedFiles(GroupingFiles):
 
     def link(self, source: Place, target: Place) -> None:
         self._check("link", target)
+        self._disk.detail("links", source, target)
         super().link(source, target)
         self._disk.memory.made(target)
         self._passed(target)
 
     def rename(self, source: Place, target: Place) -> None:
         self._disk.memory.going(source, to=target)
+        self._disk.detail("renames", source, target)
         super().rename(source, target)
         self._passed(target)
 
     def unlink(self, path: Place) -> None:
         self._disk.memory.going(path)
+        self._disk.detail("unlinks", path)
         super().unlink(path)
 
     def _passed(self, target: Place) -> None:
@@ -276,5 +282,6 @@ class SimulatedFiles(GroupingFiles):
     def sync_folder(self, folder: Path) -> None:
         if code := self._disk.refusal("sync folder"):
             raise OSError(code, os.strerror(code), str(folder))
+        self._disk.detail("syncs", folder)
         super().sync_folder(folder)
         self._disk.memory.synced(folder)

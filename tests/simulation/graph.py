@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
+from uuid import UUID  # noqa: TID251  made of numbers that the seed draws
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall
 from langgraph.checkpoint.base import id as ids
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph, message
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel import _checkpoint
 
 from agent_runtime.graph.guard.middleware import Guard
 from agent_runtime.model.turn import TurnContext
@@ -48,14 +51,18 @@ tool_calls = 20
 
 @contextmanager
 def ids_of_checkpoints(clock: Clock, seed: int) -> Iterator[None]:
-    """Make LangGraph take the time and the chance in its ids from the run; ids of questions are made of them."""
-    before = ids.time, ids.random
-    ids.time, ids.random = SimpleNamespace(time_ns=lambda: to_us(clock.now()) * 1000), random.Random(f"ids {seed}")
+    """Make LangGraph take the times and the chance in what it saves from the run; ids of questions are made of them."""
+    drawn = random.Random(f"ids {seed}")
     forget_newest_id()
     try:
-        yield
+        with (
+            patch.object(ids, "time", SimpleNamespace(time_ns=lambda: to_us(clock.now()) * 1000)),
+            patch.object(ids, "random", drawn),
+            patch.object(_checkpoint, "datetime", SimpleNamespace(now=lambda _zone: clock.now())),
+            patch.object(message, "uuid", SimpleNamespace(uuid4=lambda: UUID(int=drawn.getrandbits(128), version=4))),
+        ):
+            yield
     finally:
-        ids.time, ids.random = before
         forget_newest_id()
 
 

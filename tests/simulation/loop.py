@@ -8,7 +8,7 @@ import asyncio
 import contextvars
 import hashlib
 import random  # noqa: TID251  seeded, so that a run can be repeated
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -75,7 +75,7 @@ class Loop(asyncio.BaseEventLoop):
 
     Attributes:
         trace: a digest of everything that was noted; two runs of a seed have the same one.
-        lines: the notes themselves, if they are kept.
+        lines: the notes themselves, if they are kept, with the details: statements, messages, and files.
         is_over: True once the run has ended; nothing is scheduled after it.
     """
 
@@ -89,7 +89,7 @@ class Loop(asyncio.BaseEventLoop):
         self.lines: list[str] | None = [] if keep else None
         self.is_over = False
         self.reach: Callable[[str], None] = lambda _point: None  # passes a point of the protocol
-        self.hidden: dict[str, str] = {}  # what differs between runs: the home's folder, the process's id
+        self.hidden: dict[str, str] = {}  # what differs between runs: the home's folder
 
     def time(self) -> float:
         return self._now
@@ -149,12 +149,22 @@ class Loop(asyncio.BaseEventLoop):
         """Add a line to the trace, unless the run is over."""
         if self.is_over:
             return
-        line = f"{self._now:.6f} {' '.join(map(str, what))}"
-        for text, name in self.hidden.items():
-            line = line.replace(text, name)
+        line = self._line(what)
         self.trace.update(line.encode(errors="replace"))
         if self.lines is not None:
             self.lines.append(line)
+
+    def detail(self, *what: object) -> None:
+        """Add a line to the kept notes, with the process that acts. The digest does without details."""
+        if self.lines is not None and not self.is_over:
+            node = NODE.get()
+            self.lines.append(self._line(("-" if node is None else node.name, *what)))
+
+    def _line(self, what: Sequence[object]) -> str:
+        line = f"{self._now:.6f} {' '.join(map(str, what))}"
+        for text, name in self.hidden.items():
+            line = line.replace(text, name)
+        return line
 
     def _step(self, node: Node | None, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if node is None:

@@ -12,6 +12,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.guards import GUARDS, UNSEEN, found, work_off
 from tests.simulation.points import EFFECTS, POINTS
 from tests.simulation.processes import StepWorker
+from tests.simulation.replay import FOLDERS, differing, log_of, replay, written
 from tests.simulation.reused import checksum
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.script import Fault, Script, Task, drawn, smallest
@@ -60,6 +61,27 @@ def test_a_script_replays_byte_for_byte() -> None:
     first, second = (run(drawn(3, **SHORT), keep=True) for _ in range(2))
     assert first.lines == second.lines
     assert first.trace == second.trace != run(drawn(4, **SHORT)).trace
+
+
+def test_a_new_process_with_another_hash_seed_writes_the_same_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has each event, statement, message and change of a file. This process has run other seeds before."""
+    seeds, options = range(7, 9), [f"--{name.removesuffix('_s')}={value}" for name, value in SHORT.items()]
+    one, other = (tmp_path / name for name in FOLDERS)  # the paths, which messages of errors have, are equally long
+    one.mkdir()
+    monkeypatch.setenv("TMPDIR", str(one))
+    here = [run(drawn(seed, **SHORT), keep=True).lines for seed in seeds]
+    there = log_of(seeds, options, other, hash_seed=3)
+    assert not list(differing(written([line for lines in here for line in lines]), there))
+    assert all(there.count(f" {what} ".encode()) for what in ("runs INSERT", "sends", "writes", "renames", "fault"))
+
+
+def test_logs_that_differ_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.simulation.replay.log_of", lambda _seeds, _options, folder, _seed: folder.name.encode())
+    said: list[str] = []
+    assert replay(range(2), [], None, said.append) == 2
+    assert said[:2] == ["0 DIFFERENT: 1 lines, 3 bytes", "    b'one'\n    b'two'"]
 
 
 @pytest.mark.parametrize("order", "<>")

@@ -94,6 +94,7 @@ class Pipe:
 
     def send(self, item: Any) -> None:
         network = self._call.network
+        network.loop.detail("sends", self._call.method, "the end" if item is grpc.aio.EOF else item)
         self._last = max(self._last + 2e-6, network.loop.time() + network.delays.draw())
         network.loop.call_at(self._last, self._arrive, item, context=contextvars.Context())
 

@@ -17,6 +17,7 @@ from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from agent_runtime.graph.guard import hooks
 from examples.demo.history import Violation
@@ -27,6 +28,7 @@ from tests.simulation.loop import Clock, Loop, Stalled, context_of
 from tests.simulation.people import People, opened
 from tests.simulation.points import Points
 from tests.simulation.processes import Process, RunnerProcess, RuntimeProcess
+from tests.simulation.replay import statements
 from tests.simulation.reused import reused
 from tests.simulation.script import RUNNER, RUNTIME, Act, Fault, Script, Task
 from tests.simulation.transport import Network
@@ -40,6 +42,7 @@ RISES_S = 10.0  # after the faults, processes that met one may still end, and st
 LEAST_REST_S, MOST_REST_S = 0.1, 4.0  # before a process is started again
 SETTLES_S = 180.0  # after the tasks are paused, everything is at its end within so long
 COUNTED = ("fire.committed", "fire.sent", "fire.settled", "turn.started", "interrupt.raised")
+PID = 7777  # stands in names of envelopes: those of a run do not depend on its process
 _UNENDED = "('running', 'interrupted', 'paused')"
 
 
@@ -70,10 +73,10 @@ class World:
         self.script = script
         self.home = Home(root=root)
         self.loop = Loop(script.seed, keep=keep)
-        self.loop.hidden = {str(root): "HOME", f"-{os.getpid()}-": "-PID-"}
+        self.loop.hidden = {str(root): "HOME"}
         self.clock = Clock(self.loop)
         self.events: list[dict[str, Any]] = []
-        self.disk, self.points = Disk(self.loop.note), Points()
+        self.disk, self.points = Disk(self.loop.note, self.loop.detail), Points()
         self.disk.reach = self.loop.reach = self.points.reach
         self.network = Network(self.loop, script.seed)
         if script.cuts_power:
@@ -266,7 +269,7 @@ class World:
 @cache
 def _migrated() -> dict[str, bytes]:
     """Return empty stores of the newest schema by their names: to make them takes longer than many a run."""
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+    with tempfile.TemporaryDirectory(dir=memory()) as folder:
         home = Home(root=Path(folder))
         home.create()
         for path, migrations in zip((home.schedules_db, home.agent_db), STORES.values(), strict=True):
@@ -307,7 +310,7 @@ def _awaits(loop: Loop) -> Iterator[str]:
 def run(script: Script, *, keep: bool = False) -> Outcome:
     """Run a script in a home of its own, and return what came of it."""
     _migrated()
-    with tempfile.TemporaryDirectory(prefix="tk-simulation-", dir=_memory()) as folder, _alone():
+    with tempfile.TemporaryDirectory(prefix="tk-simulation-", dir=memory()) as folder, _alone():
         world = World(Path(folder) / "h", script, keep=keep)
         asyncio.set_event_loop(world.loop)
         try:
@@ -317,6 +320,8 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
                 world.disk.memory.watched(),
                 ids_of_checkpoints(world.clock, script.seed),
                 reused(),
+                statements(world.loop),
+                patch.object(os, "getpid", lambda: PID),
             ):
                 world.loop.run_until_complete(world.main())
         except Stalled:
@@ -343,9 +348,9 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
     return outcome
 
 
-def _memory() -> str | None:
-    """Return a folder in memory, if there is one: a power cut is simulated, so that nothing needs a disk."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+def memory() -> str | None:
+    """Return TMPDIR, or a folder in memory if there is one: a power cut is simulated, so that nothing needs a disk."""
+    return os.environ.get("TMPDIR") or ("/dev/shm" if Path("/dev/shm").is_dir() else None)
 
 
 @contextmanager

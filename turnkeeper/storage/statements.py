@@ -257,7 +257,7 @@ def one_of(column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnEle
 
 
 def listed(values: Collection[str] | Collection[int]) -> Listed:
-    return Listed(values)
+    return Listed(sorted(values))
 
 
 def file_of(connection: sa.Connection) -> Path:

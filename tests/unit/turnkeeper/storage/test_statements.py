@@ -69,6 +69,10 @@ def test_the_database_numbers_rows_and_says_each_number(run: Run) -> None:
     assert [row["name"] for row in rows] == ["fir", "ash"]
 
 
+def test_the_order_of_listed_values_does_not_depend_on_the_process() -> None:
+    assert listed(["rose", "oak"]) == listed({"oak", "rose"}) == ["oak", "rose"]
+
+
 def test_flags_are_booleans(run: Run) -> None:
     run(add("rose", "oak"))
     assert run(lambda connection: PULL.run(connection, called="oak")) == 1
