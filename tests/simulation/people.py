@@ -10,6 +10,7 @@ import random  # noqa: TID251  seeded, so that a run can be repeated
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,9 @@ class People:
         await self._clock.sleep(_LONGEST_THOUGHT_S * drawn.random())
         if decision:
             request = runtime_wire.ResolveInterruptRequest(interrupt_id=interrupt_id, decision=decision)
-            answered = await self.ask_runtime("ResolveInterrupt", request)
-            self.asked.append(Asked(what="decision", key=interrupt_id, answered=answered, said=decision))
+            asked, place = Asked(what="decision", key=interrupt_id, answered=False, said=decision), len(self.asked)
+            self.asked.append(asked)  # the run may end before the answer to the person
+            self.asked[place] = replace(asked, answered=await self.ask_runtime("ResolveInterrupt", request))
 
     def _keep(self, what: str, key: str, *, answered: bool) -> None:
         self.asked.append(Asked(what=what, key=key, answered=answered))
