@@ -20,7 +20,7 @@ from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE, NotInstalled
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
-MOST_CORE_LINES = 51_310  # a ratchet: lower it when the core gets smaller; never raise it
+MOST_CORE_LINES = 51_308  # a ratchet: lower it when the core gets smaller; never raise it
 REMOVABLE = {module: one for module, one in surfaces().items() if not one.is_core}
 EVERY_COMMAND = """
 import sys

@@ -1,7 +1,6 @@
 """Functions that write the runtime's tables, in an open transaction. Each function writes one whole fact.
 
-Each function changes rows of one concern; :class:`agent_runtime.store.turn_store.Store` combines those that must commit
-together.
+Each function changes rows of one concern; :class:`agent_runtime.store.turn_store.Store` combines them in transactions.
 """
 
 import json

@@ -109,7 +109,7 @@ def events_lines(spec: Any, schedule: str) -> list[tuple[str, str]]:
         return [("next", f"on the success of {schedule.removeprefix('after ')}")]
     held = f" with {', '.join(spec.filters)}" if spec.filters else ""
     window = f", at most once in {spec.debounce}" if spec.debounce not in {"", "0s"} else ""
-    return [("next", f"when {spec.on} comes{held}{window}")]
+    return [("next", f"when {spec.on} arrives{held}{window}")]
 
 
 def fire_row(fire: Any) -> dict[str, Any]:

@@ -227,7 +227,7 @@ def next_(
     ]
     console.show_rows(rows, shown, output, name_key="nominal_at", footer=answer.schedule)
     if answer.HasField("on"):
-        console.note(f"fires when {answer.on} comes{'' if not rows else ', besides these times'}")
+        console.note(f"fires when {answer.on} arrives{'' if not rows else ', besides these times'}")
     for note in offered("notes of the calendar", runner(), task, request, answer) or ():
         console.note(note)
     texts.note_if_idle(task)

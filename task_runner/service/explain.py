@@ -142,6 +142,8 @@ def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -
     more = *_followed(session, asked, entry), *_why(said, asked, cause, outages), *_lost(entry, outages)
     if entry is not None and entry.outcome in _NOT_BEGUN and (held := offered("cordon of fires", session)):
         more = *more, f"At present, it waits for {held}."
+    if entry is not None and asked.newest_meant and task.definition.schedule.kind is ScheduleKind.ON:
+        more = *more, *_awaited(task.definition)
     said = said._replace(lines=(*said.lines, *more, *([day] if day else [])))
     if asked.newest_meant and (stop := _stop_by_budget(task, outages)):
         said = said._replace(verdict="budget", lines=(stop, *said.lines))
@@ -180,7 +182,7 @@ def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outag
         return [f"The cause: {cause}."]
     at_present = lasting(outages, asked.task.id)
     if at_present and said.verdict in {"future", "unplanned", *(outcome.value for outcome in model.UNDER_WAY)}:
-        return [f"At present: {at_present}. No fire is sent until the pause ends."]
+        return [f"At present: {at_present}. No fire is sent until this ends."]
     return []
 
 
@@ -494,7 +496,7 @@ def _of_events(entries: Sequence[Fire]) -> list[Fire]:
 def _events(definition: Definition, entries: Sequence[Fire], notes: Mapping[int, Note]) -> Explanation:
     """Explain the outcome of the events of one second, from the entries that the events made."""
     if not entries:
-        return Explanation("no_event", ("No event that triggers the task came at that time.", *_awaited(definition)))
+        return Explanation("no_event", ("No event that triggers the task arrived at that time.", *_awaited(definition)))
     lines = [line for entry in entries for line in _of_event(entry, notes.get(entry.entry_id), definition)]
     return Explanation(entries[0].outcome.value, tuple(lines), entries[0])
 
@@ -507,7 +509,7 @@ def _awaited(definition: Definition) -> list[str]:
     if (words := describe(definition)).startswith("after ") and not on.debounce:
         late = f"a success before {rfc3339(on.since)} does not count"
         return [f"It fires {words} succeeded; {late}."]
-    held = f" on which {', '.join(on.filters)} agree{'s' if len(on.filters) == 1 else ''}" if on.filters else ""
+    held = f" with {', '.join(on.filters)}" if on.filters else ""
     opens = "opens" if definition.is_hybrid else "closes"
     span = format_duration(on.debounce)
     window = f", once in {span}, when that window {opens}" if on.debounce else ""

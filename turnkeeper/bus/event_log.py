@@ -80,8 +80,7 @@ class EventLog:
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool) -> None:
         """Append events, each a name and its fields, in order. They get the same time, and are written at once.
 
-        Raises OSError. Use a single write: each write releases the interpreter's lock, and to wait for it costs more
-        than the write.
+        Raises OSError. Use a single write, because each one releases the interpreter's lock and waits to get it back.
         """
         if not events:
             return

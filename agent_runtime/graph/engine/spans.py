@@ -1,7 +1,7 @@
 """Spans of the calls of models and tools inside a turn, by OpenTelemetry's conventions for generative AI.
 
 The spans are made from LangChain's callbacks, so that every graph has them. They include messages only if the author
-asks for that.
+asks.
 """
 
 import json

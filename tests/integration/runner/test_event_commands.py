@@ -23,7 +23,7 @@ def command(home, capsys):
 def test_an_event_from_the_task_that_waits_for_it_to_its_fire(command, tmp_path) -> None:
     code, out, _ = command("create", "one", "--on", "demo", "--filter", "n=1", "--debounce", "30s", *REST)
     assert code == 0
-    assert "when demo comes with n=1, at most once in 30s" in out
+    assert "when demo arrives with n=1, at most once in 30s" in out
     (tmp_path / "data.json").write_text('{"n": 1}')
     code, out, err = command("emit", "demo", "--data", f"@{tmp_path / 'data.json'}", "--id", "b1", "-o", "json")
     assert json.loads(out) == {
@@ -51,8 +51,8 @@ def test_it_is_shown_that_a_task_waits_for_an_event(command) -> None:
     assert (rows["both"]["kind"], rows["both"]["debounce"], rows["both"]["filters"]) == ("hybrid", "30s", [])
     line = next(line for line in command("list")[1].splitlines() if line.startswith("one"))
     assert line.split()[1:4] == ["on", "demo", "event"]
-    assert "fires when demo comes" in command("next", "one")[2]
-    assert "fires when turn_end comes, besides these times" in command("next", "both", "-n", "1")[2]
+    assert "fires when demo arrives" in command("next", "one")[2]
+    assert "fires when turn_end arrives, besides these times" in command("next", "both", "-n", "1")[2]
     said = command("simulate", "--from", "2026-11-21", "--to", "2026-11-22")[2]
     assert "events are not simulated: both, one would also fire for them" in said
 

@@ -113,7 +113,7 @@ async def test_a_task_that_follows_says_so_in_the_words_of_its_option(rig: Rig) 
     held = await rig.service.get_task(wire.GetTaskRequest(name="held"))
     assert held.schedule == "on task.succeeded"
     assert events_lines(held.spec, held.schedule) == [
-        ("next", "when task.succeeded comes with after=first, kind=schedule")
+        ("next", "when task.succeeded arrives with after=first, kind=schedule")
     ]
     why = await rig.service.explain_fire(wire.ExplainFireRequest(name="third"))
     assert "It fires after first and second succeeded; a success before" in " ".join(why.lines)

@@ -151,8 +151,7 @@ def _is_new(snapshot: Any, store: str) -> bool:
 def _heads_gone(path: Path, snapshot: Any, store: str) -> tuple[list[str], list[str]]:
     """Return faults and notes about signed heads that are recorded in the chain and missing in the file.
 
-    If the process crashes between the two writes, one head may be missing in the file. A file without heads was
-    removed.
+    If the process crashes between both writes, one head may be missing in the file. A file without heads was removed.
     """
     told = {fact["signature"] for fact in map(_fact, records(snapshot, store)) if fact.get("kind") == "head"}
     gone = told - {line["head"]["signature"] for line in _heads(path)}
