@@ -1,4 +1,4 @@
-"""Both daemons in one process, in virtual time, under faults that a seed chooses.
+"""Both daemons, and the process that delivers, in one process, in virtual time, under faults that a seed chooses.
 
 What is real: the assemblies of the runner and the runtime with all their parts, LangGraph, the checkpointer, SQLite and
 its files, the files of envelopes, the bytes on the wire. What is not: time (:mod:`loop`), threads (a batch of a store
@@ -23,6 +23,9 @@ before the defect is mended: the tests run each scenario there.
 The load: tasks by the clock, by events, after other tasks and in loops; turns that propose, and turns that ask their
 author, who approves, rejects or is silent; messages, runs, cancels (:mod:`people`, :mod:`graph`).
 
-What is not simulated: the gateway with its hooks, the delivery of results, a process that dies inside a commit of
+In half of the seeds a third process delivers results (:mod:`delivering`), and dies, too. Its target fails, hangs, and loses
+its answers.
+
+What is not simulated: the gateway with its hooks, one attempt of a delivery (HTTP, mail, commands), servers of MCP, a process that dies inside a commit of
 SQLite, two runners, PostgreSQL. Kills of real processes and chaos test these.
 """

@@ -18,6 +18,9 @@ SQLite too. These are added:
     S13 a loop has one fire at a time, waits for its pause after each turn, and goes on to the end
     S15 a turn that was cancelled before it began says nothing
     S10 the event log tells of each turn's start, and of each fire's end, what the stores tell
+    S16 the target of deliveries takes the result of each fire, and skipped times, at least once
+    S17 no delivery is sent after the outbox recorded it as delivered
+    S18 the outbox has no open delivery, and the target took whatever it has as delivered
 """
 
 import json
@@ -35,8 +38,12 @@ from agent_runtime.model.decide import MOST_TRIES
 from examples.demo.history import Violation
 from task_runner.planner.self_paced import DEFAULT_DELAY
 from tests.integration.cluster import checking as cluster
+from tests.simulation.delivering import TARGET
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit import records, verify
+from turnkeeper.constellation.delivery.follow import KIND_OF, NEVER_BEGAN, UNSENT
+from turnkeeper.constellation.delivery.outbox import DELIVERED, WAITING, delivery_key
+from turnkeeper.times import from_us, rfc3339
 
 Record = dict[str, Any]
 _US = 1_000_000
@@ -82,6 +89,8 @@ class History:
         loops: by the names of loops: the seconds that each waits after a turn.
         withdrawn: the turns that were cancelled before they began.
         deaths: how often the runtime died. A turn that meets five deaths is given up.
+        attempts: each attempt of a delivery that reached its target; None if nothing is delivered.
+        outbox: the rows of the outbox.
         records: the chained and signed records of both stores, as `turnkeeper audit export` prints them.
     """
 
@@ -98,6 +107,8 @@ class History:
     withdrawn: Sequence[str] = ()
     deaths: int = 0
     records: list[Record] = field(default_factory=list)
+    attempts: Sequence[Any] | None = None
+    outbox: list[Record] = field(default_factory=list)
 
     @property
     def rows(self) -> Any:
@@ -116,8 +127,14 @@ def read(
         rows = {name: [dict(row) for row in connection.execute(query)] for name, query in _QUERIES.items()}
     envelopes = {folder: _keys(home.inbox("agent0") / folder) for folder in _FOLDERS}
     rows |= {"owned": [], "left": []}
-    left = cluster.Left(rows=rows, events=events, every_s=every_s, asked=asked)
-    return History(left=left, every_s=every_s, envelopes=envelopes, records=list(records.export(home)), **known)
+    left, deliveries = cluster.Left(rows=rows, events=events, every_s=every_s, asked=asked), list[Record]()
+    if known.get("attempts") is not None:
+        with closing(sqlite3.connect(home.root / "state" / "delivery.db")) as connection:
+            connection.row_factory = sqlite3.Row
+            deliveries = [dict(row) for row in connection.execute("SELECT * FROM deliveries ORDER BY number")]
+    return History(
+        left=left, every_s=every_s, envelopes=envelopes, records=list(records.export(home)), outbox=deliveries, **known
+    )
 
 
 def _keys(folder: Path) -> list[str]:
@@ -372,6 +389,38 @@ def _s15_cancelled_before_it_began(history: History) -> Iterator[str]:
         yield f"{turn_id} ran, and was cancelled before it began"
 
 
+def _s16_each_result_is_delivered(history: History) -> Iterator[str]:
+    if history.attempts is None:
+        return
+    taken = {attempt.key for attempt in history.attempts if "takes" in attempt.way}
+    ended = {turn["fire_id"] for turn in history.rows["turns"]}
+    for entry in history.rows["ledger"]:
+        kind, key = KIND_OF.get(entry["outcome"]), ""
+        if entry["outcome"] == "skipped" and entry["reason"] in NEVER_BEGAN:
+            key = f"{entry['task_id']}:{entry['entry_id']}:{rfc3339(from_us(entry['last_us']))}:skipped"
+        elif entry["fire_id"] in ended and kind and (kind != "success" or entry["reason"] not in UNSENT):
+            key = f"{entry['fire_id']}:ended"
+        if key and delivery_key(key, TARGET) not in taken:
+            yield f"{entry['fire_id'] or entry['entry_id']} is {entry['outcome']}, and its target never took {key}"
+
+
+def _s17_nothing_is_sent_after_its_record(history: History) -> Iterator[str]:
+    for attempt in history.attempts or ():
+        if attempt.state != WAITING:
+            yield f"{attempt.key} was sent, and the outbox had it as {attempt.state or 'unknown'}"
+
+
+def _s18_the_outbox_tells_what_was_sent(history: History) -> Iterator[str]:
+    taken = {attempt.key for attempt in history.attempts or () if "takes" in attempt.way}
+    known = {row["key"] for row in history.outbox}
+    yield from (f"the target took {key}, which the outbox does not know" for key in sorted(taken - known))
+    for row in history.outbox:
+        if row["next_us"] is not None or (row["target"] and row["state"] != DELIVERED):
+            yield f"the delivery {row['key']} is {row['state']} after {row['tries']} tries: {row['reason']}"
+        elif row["target"] and row["key"] not in taken:
+            yield f"the outbox has {row['key']} as delivered, and the target never took it"
+
+
 RULES: Sequence[Callable[[History], Iterable[str]]] = (
     _s1_everything_ends,
     _s2_each_time_once,
@@ -388,4 +437,7 @@ RULES: Sequence[Callable[[History], Iterable[str]]] = (
     _s13_loops_go_on,
     _s14_records_verify,
     _s15_cancelled_before_it_began,
+    _s16_each_result_is_delivered,
+    _s17_nothing_is_sent_after_its_record,
+    _s18_the_outbox_tells_what_was_sent,
 )

@@ -34,6 +34,8 @@ from tests.simulation import disk
 from tests.simulation.script import drawn
 from tests.simulation.world import run
 from turnkeeper.bus import durable_writes, inbox
+from turnkeeper.constellation.delivery import __main__ as courier
+from turnkeeper.constellation.delivery import outbox
 from turnkeeper.storage import chain, database, files
 from turnkeeper.times import to_us
 
@@ -182,6 +184,16 @@ def _now_and_then() -> Any:
     return most
 
 
+def _recorded_first() -> Any:
+    send = courier.Courier._send
+
+    async def first(self: Any, row: Any, target: Any) -> None:
+        await self._end(row, outbox.DELIVERED, "")
+        await send(self, row, target)
+
+    return first
+
+
 # By rule: the parts that are replaced while its guard is out.
 GUARDS: Mapping[str, Callable[[], Sequence[Replaced]]] = {
     "A fire whose receipt was lost is sent again": lambda: [(dispatcher.Dispatcher, "_resend", _nothing)],
@@ -243,6 +255,9 @@ GUARDS: Mapping[str, Callable[[], Sequence[Replaced]]] = {
         (files.SystemFiles, "write_synced", lambda _self, path, data: files.create(path, data, sync=False))
     ],
     "Each commit is synced": lambda: [(database, "_FOR_WRITES", ("journal_mode=WAL", "synchronous=OFF"))],
+    "A delivery is recorded after it was sent": lambda: [(courier.Courier, "_send", _recorded_first())],
+    "A delivery whose attempt failed is tried again": lambda: [(outbox, "retry", lambda *given: outbox.end(
+        given[0], given[1], outbox.DELIVERED, given[2]) is None)],
     "Each outcome is recorded in the chain": lambda: [(chain.Chain, "append", _now_and_then())],
 }  # fmt: skip
 

@@ -24,6 +24,11 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "outcome": ("runtime.finished", "runtime.recorded", "runtime.stored", "runner.stored"),
     "archive": ("runtime.archived",),
 }
+OF_DELIVERIES: Mapping[str, tuple[str, ...]] = {
+    "hear": ("delivery.heard", "delivery.written"),
+    "settle": ("delivery.settling", "delivery.settled"),
+    "deliver": ("delivery.sending", "delivery.sent", "delivery.recorded"),
+}
 EFFECTS = ("crash", "lose", "power", "ENOSPC", "EIO")
 _PLACES = {"inbox": "runtime.linked", "claimed": "runtime.renamed", "delivered": "runtime.archived"}
 
@@ -56,7 +61,7 @@ class Points:
     def arm(self, what: str, number: int, strike: Callable[[str], None]) -> None:
         """Strike at the `number`-th pass from now. `what` is a point and an effect."""
         point, effect = what.split()
-        (step,) = (step for step, points in POINTS.items() if point in points)
+        (step,) = (step for step, points in {**POINTS, **OF_DELIVERIES}.items() if point in points)
 
         def hit() -> None:
             self.struck[f"{effect} at {step}"] += 1

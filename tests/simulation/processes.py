@@ -14,6 +14,7 @@ from agent_runtime.daemon import assembly as runtime_daemon
 from agent_runtime.service.servicer import Servicer
 from task_runner.daemon import __main__ as runner_daemon
 from task_runner.daemon import assembly as runner_assembly
+from task_runner.service.service import Servicer as RunnerServicer
 from tests.simulation.disk import Disk, SimulatedFiles
 from tests.simulation.graph import builder, forget_newest_id
 from tests.simulation.loop import NODE, Clock, Loop, Node, context_of
@@ -150,6 +151,10 @@ class Process:
         progress = path_of(self.home, self.name)
         if progress.exists():
             os.utime(progress, (seen, seen))
+        self.break_calls()
+
+    def break_calls(self) -> None:
+        """Break the connections of this life."""
         self.network.break_all()
 
     def keep(self, task: Any) -> None:
@@ -199,6 +204,15 @@ class Process:
 class RunnerProcess(Process):
     name = RUNNER
 
+    def __init__(self, *given: Any, door: Network) -> None:
+        """Serve the runner's own calls on `door`."""
+        super().__init__(*given)
+        self._door = door
+
+    def break_calls(self) -> None:
+        super().break_calls()
+        self._door.break_all()
+
     async def serve(self) -> None:
         made = runner_assembly.assemble(
             self.home, daemon=True, clock=self.clock, entropy=self.entropy(), connect=self.network.connect,
@@ -209,6 +223,7 @@ class RunnerProcess(Process):
             self.listen(runner.log)
             path_of(self.home, self.name).touch()
             self.parts = runner
+            self._door.server = Server(self.node, RunnerServicer(runner.service))
             await runner_daemon._work_until(asyncio.Event(), runner, _forever())
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.simulation.points import EFFECTS, POINTS
+from tests.simulation.points import EFFECTS, OF_DELIVERIES, POINTS
 
-RUNNER, RUNTIME = "runner", "runtime"
+RUNNER, RUNTIME, DELIVERY = "runner", "runtime", "delivery"
 LOSES = ("FireBatches", "to FireBatches", "WatchTurns", "GetTurn")
 KINDS = ("crash", "death", "break", "cut", "hang", "lose", "writes", "stores", "flaky", "step", "power", "aim")
+_ALONE = ("crash", "death", "writes", "stores", "flaky", "aim", "aim", "aim")  # what strikes one process
 _AIMS = 4  # more than one fault of another kind: aimed faults meet what chance seldom meets
 
 
@@ -93,6 +94,7 @@ class Script:
         fails: the share of turns that fail because the graph says so.
         works_s: how long the tasks run after that, undisturbed.
         acts: what people and programs do meanwhile.
+        delivers: True if results are delivered, to a target that fails now and then.
     """
 
     seed: int
@@ -102,6 +104,7 @@ class Script:
     fails: float = 0.1
     works_s: float = 360.0
     acts: tuple[Act, ...] = ()
+    delivers: bool = False
 
     @property
     def cuts_power(self) -> bool:
@@ -112,7 +115,7 @@ class Script:
         lines = ["Script(", f"    seed={self.seed},"]
         for name, rows in (("tasks", self.tasks), ("faults", self.faults), ("acts", self.acts)):
             lines += [f"    {name}=(", *(f"        {_short(row)}," for row in rows), "    ),"]
-        lines += [f"    {name}={getattr(self, name)!r}," for name in ("faulty_s", "fails", "works_s")]
+        lines += [f"    {name}={getattr(self, name)!r}," for name in ("faulty_s", "fails", "works_s", "delivers")]
         return "\n".join([*lines, ")"])
 
 
@@ -136,9 +139,24 @@ def drawn(
     while (at := at + drawing.expovariate(1 / between_s)) < minutes * 60:
         faults.append(_fault(drawing, round(at, 3), drawing.choice(offered)))
     more, acts = _loads(random.Random(f"loads {seed}"), minutes * 60)
+    delivering = random.Random(f"deliveries {seed}")
+    if delivers := delivering.random() < 0.5:
+        faults += _of_deliveries(delivering, minutes * 60, kinds, 4 * between_s)
     return Script(
-        seed=seed, tasks=tasks + more, faults=tuple(faults), faulty_s=minutes * 60, works_s=works_s, acts=acts
-    )
+        seed=seed, tasks=tasks + more, faults=tuple(faults), faulty_s=minutes * 60, works_s=works_s, acts=acts,
+        delivers=delivers,
+    )  # fmt: skip
+
+
+def _of_deliveries(drawing: random.Random, seconds: float, kinds: Sequence[str], between_s: float) -> list[Fault]:
+    """Return the faults of the process that delivers."""
+    offered, faults, at = [kind for kind in _ALONE if kind in kinds], list[Fault](), 0.0
+    while offered and (at := at + drawing.expovariate(1 / between_s)) < seconds:
+        kind, away_s = drawing.choice(offered), round(10 * drawing.random(), 3)
+        point, effect = drawing.choice(sum(OF_DELIVERIES.values(), ())), drawing.choice(EFFECTS)
+        aimed = Fault(round(at, 3), kind, DELIVERY, away_s, drawing.choice([1, 2, 3]), f"{point} {effect}")
+        faults.append(aimed if kind == "aim" else replace(_fault(drawing, round(at, 3), kind), process=DELIVERY))
+    return faults
 
 
 def _loads(drawing: random.Random, seconds: float) -> tuple[tuple[Task, ...], tuple[Act, ...]]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.checking import RULES, History, check
+from tests.simulation.delivering import WAYS
 from tests.simulation.script import RUNTIME, Act, Fault, Script, Task
 from tests.simulation.world import run
 
@@ -38,6 +39,7 @@ CALM = Script(
         Act(at=12.0, kind="run", number=3, what="all"),
         Act(at=98.0, kind="message", number=4),
     ),
+    delivers=True,
 )
 
 
@@ -269,6 +271,29 @@ def cancel_before(history: History) -> None:
     history.withdrawn = [turn_of(history, entries(history)[1])["turn_id"]]
 
 
+def delivery(history: History) -> dict[str, Any]:
+    """Return the row of the delivery of the second fire of a task."""
+    fire_id = entries(history)[1]["fire_id"]
+    return next(row for row in history.outbox if row["fire_id"] == fire_id and row["target"])
+
+
+def lose_delivery(history: History) -> None:
+    """Let the target never have seen a result."""
+    key = delivery(history)["key"]
+    history.attempts = [one for one in history.attempts or () if one.key != key]
+
+
+def fail_delivery(history: History) -> None:
+    """Let each attempt of a result have failed, which the outbox has as delivered."""
+    key = delivery(history)["key"]
+    history.attempts = [replace(one, way="fails") if one.key == key else one for one in history.attempts or ()]
+
+
+def send_again(history: History) -> None:
+    attempts = list(history.attempts or ())
+    history.attempts = [*attempts, replace(attempts[0], state="delivered")]
+
+
 PLANTS: dict[str, tuple[str, Plant]] = {
     "a fire that never ends": ("S1", change(is_open=1, outcome="running")),
     "a task that was taken out of service": ("S1", quarantine_task),
@@ -332,6 +357,14 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "a loop that stopped": ("S13", end_loop),
     "a record that was changed": ("S14", forge_record),
     "a record that is lost": ("S14", lose_record),
+    "a result that was never sent": ("S16", lose_delivery),
+    "a result whose attempts all failed": ("S18", fail_delivery),
+    "a skipped time that was never sent": ("S16", lambda h: h.rows["ledger"].append(
+        entries(h)[1] | {"fire_id": "", "outcome": "skipped", "reason": "missed"})),
+    "a delivery that was sent after its record": ("S17", send_again),
+    "a delivery that still waits": ("S18", lambda h: delivery(h).update(state="waiting", next_us=7)),
+    "a delivery that was given up": ("S18", lambda h: delivery(h).update(state="given up")),
+    "a delivery that the outbox forgot": ("S18", lambda h: h.outbox.remove(delivery(h))),
     "a turn that ran though it was cancelled before": ("S15", cancel_before),
     "a turn that never ended": ("C8", turn(status="running")),
     "an accepted fire without a turn": ("C3", lose_trace),
@@ -358,3 +391,4 @@ def test_the_calm_run_has_what_the_plants_need(clean: History) -> None:
     assert {each["catch_up"] for each in definitions} == {"run-all", "run-once", "skip"}
     assert any(entry["caught_up"] for entry in clean.rows["ledger"])
     assert all(len(entries(clean, name)) > 2 for name in ("all", "skips"))
+    assert {one.way for one in clean.attempts or ()} == {*WAYS}

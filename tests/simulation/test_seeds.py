@@ -10,12 +10,12 @@ from agent_runtime.graph.guard.hooks import watched
 from tests.simulation import script
 from tests.simulation.__main__ import main
 from tests.simulation.guards import GUARDS, UNSEEN, found, work_off
-from tests.simulation.points import EFFECTS, POINTS
+from tests.simulation.points import EFFECTS, OF_DELIVERIES, POINTS
 from tests.simulation.processes import StepWorker
 from tests.simulation.replay import FOLDERS, differing, log_of, replay, written
 from tests.simulation.reused import checksum
 from tests.simulation.scenarios import SCENARIOS
-from tests.simulation.script import Fault, Script, Task, drawn, smallest
+from tests.simulation.script import DELIVERY, Fault, Script, Task, drawn, smallest
 from tests.simulation.world import run
 from turnkeeper.storage import damage
 from turnkeeper.storage.database import Call
@@ -39,12 +39,24 @@ def test_a_scenario_breaks_no_promise(name: str) -> None:
 
 
 _LOST = SCENARIOS["fires, receipts and outcomes are lost"]
-QUIET = replace(_LOST, faults=(), tasks=(Task("proposes", 20, "run-once", "skip", job="Propose"), *_LOST.tasks))
+QUIET = replace(
+    _LOST, faults=(), delivers=True, tasks=(Task("proposes", 20, "run-once", "skip", job="Propose"), *_LOST.tasks)
+)
 
 
 def test_a_run_passes_each_point_at_which_faults_aim() -> None:
     passed = run(QUIET, keep=True).counts
-    assert all(passed[f"passed {point}"] for points in POINTS.values() for point in points)
+    known = {**POINTS, **OF_DELIVERIES}
+    assert all(passed[f"passed {point}"] for points in known.values() for point in points)
+
+
+@pytest.mark.parametrize("point", [point for points in OF_DELIVERIES.values() for point in points])
+def test_a_delivery_comes_to_its_end_after_a_crash_and_a_power_cut_at_each_of_its_points(point: str) -> None:
+    effects = ("crash", "power", "EIO")
+    faults = (Fault(18.0, "aim", DELIVERY, 0.5, 1 + 2 * at, f"{point} {effect}") for at, effect in enumerate(effects))
+    outcome = run(replace(QUIET, tasks=QUIET.tasks[:3], faults=tuple(faults), faulty_s=70.0, works_s=15.0))
+    assert sum(outcome.counts[f"{effect} at {step}"] for effect in effects for step in OF_DELIVERIES) == len(effects)
+    assert not outcome.violations
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
@@ -146,6 +158,7 @@ SOON = (
     "The name of an envelope is synced before the answer",
     "The bytes of an envelope are synced before its name",
     "Each commit is synced",
+    "A delivery is recorded after it was sent",
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from tests.simulation.loop import Delays, Loop, Node, context_of
+from tests.simulation.loop import NODE, Delays, Loop, Node, context_of
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 from turnkeeper.rpc.errors import to_status
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -52,7 +52,7 @@ class Network:
         lost: how many of each were lost.
     """
 
-    def __init__(self, loop: Loop, seed: int) -> None:
+    def __init__(self, loop: Loop, seed: int | str) -> None:
         self.loop = loop
         self.delays = Delays(f"network {seed}", shortest_s=0.0001, usual_s=0.003, longest_s=3.0, rare=0.03)
         self.server: Server | None = None
@@ -68,9 +68,9 @@ class Network:
     def connect(self, _socket: Any) -> "Channel":
         return Channel(self)
 
-    def break_all(self, *, only_hung: bool = False) -> None:
-        """Break the connections, each with what is under way on it."""
-        for call in [call for call in self.calls if call.is_hung or not only_hung]:
+    def break_all(self, *, only_hung: bool = False, of: Node | None = None) -> None:
+        """Break the connections, or those of one client, each with what is under way on it."""
+        for call in [call for call in self.calls if (call.is_hung or not only_hung) and of in {None, call.client}]:
             call.cancel()
 
     def is_lost(self, what: str) -> bool:
@@ -141,7 +141,7 @@ class Call:
     def __init__(
         self, network: Network, method: str, read: Callable[[bytes], Any], request: Any, *, streams: bool
     ) -> None:
-        self.network, self.method = network, method
+        self.network, self.method, self.client = network, method, NODE.get()
         self.is_broken = self.is_hung = False
         self._read, self._request, self._streams = read, request, streams
         self._asked, self._answers = Pipe(self), Pipe(self)

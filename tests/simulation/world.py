@@ -22,6 +22,7 @@ from unittest.mock import patch
 from agent_runtime.graph.guard import hooks
 from examples.demo.history import Violation
 from tests.simulation.checking import History, check, read
+from tests.simulation.delivering import DeliveryProcess, Receiver, is_settled, outbox_of
 from tests.simulation.disk import CALLS_OF_SQLITE, Disk, Failing, under_sqlite
 from tests.simulation.graph import ASK, BROKE, CATEGORY, PROMPTS, ids_of_checkpoints
 from tests.simulation.loop import Clock, Loop, Stalled, context_of
@@ -30,9 +31,10 @@ from tests.simulation.points import Points
 from tests.simulation.processes import Process, RunnerProcess, RuntimeProcess
 from tests.simulation.replay import statements
 from tests.simulation.reused import reused
-from tests.simulation.script import RUNNER, RUNTIME, Act, Fault, Script, Task
+from tests.simulation.script import DELIVERY, RUNNER, RUNTIME, Act, Fault, Script, Task
 from tests.simulation.transport import Network
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.delivery import outbox
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.times import to_us
@@ -84,9 +86,14 @@ class World:
             self.disk.memory.stash.mkdir()
         self._drawn = random.Random(f"power {script.seed}")
         given = (self.home, self.loop, self.clock, self.disk, self.network, script.seed, self.events)
+        door = Network(self.loop, f"runner {script.seed}")
+        self.networks = (self.network, door)
         self.processes: dict[str, Process] = {
-            RUNTIME: RuntimeProcess(*given, fails=script.fails), RUNNER: RunnerProcess(*given)
+            RUNTIME: RuntimeProcess(*given, fails=script.fails), RUNNER: RunnerProcess(*given, door=door)
         }  # fmt: skip
+        self.receiver = Receiver(self.home, self.loop, script.seed)
+        if script.delivers:
+            self.processes[DELIVERY] = DeliveryProcess(*given, door=door)
         self.people = People(
             self.processes[RUNNER], self.processes[RUNTIME], self.loop, self.clock, script.seed
         )  # fmt: skip
@@ -150,12 +157,16 @@ class World:
             is_stepped=bool(steps),
             reasons=(BROKE,),
             events=self.events,
+            attempts=self.receiver.attempts if self.script.delivers else None,
         )
 
     def _make_home(self) -> None:
         self.home.create()
         for name, made in _migrated().items():
-            (self.home.schedules_db.parent / name).write_bytes(made)
+            if self.script.delivers or name != outbox_of(self.home).name:
+                (self.home.schedules_db.parent / name).write_bytes(made)
+        if self.script.delivers:
+            self.receiver.add()
         self.home.socket("agent-runtime").touch()
         (self.home.categories / "loop.toml").write_text(CATEGORY)
 
@@ -187,9 +198,10 @@ class World:
         elif fault.kind == "power":
             self._cut(fault)
         elif fault.kind == "break":
-            self.network.break_all()
+            self._break_all()
         elif fault.kind == "lose":
-            self.network.loses[fault.what] = fault.number
+            for network in self.networks:
+                network.loses[fault.what] = fault.number
         elif fault.kind == "step":
             self.clock.ahead += timedelta(seconds=fault.seconds)
         elif fault.kind == "aim":
@@ -212,7 +224,7 @@ class World:
         elif effect == "power":
             self.loop.call_soon(self._cut, fault, context=context_of(None))
         elif effect == "lose":
-            self.loop.call_soon(self.network.break_all, context=context_of(None))
+            self.loop.call_soon(self._break_all, context=context_of(None))
         else:
             self.disk.arm(Failing(fault.process, 1, getattr(errno, effect), most=1))
 
@@ -233,20 +245,28 @@ class World:
 
     async def _disconnect(self, fault: Fault) -> None:
         name = {"cut": "is_cut", "hang": "is_hung"}[fault.kind]
-        setattr(self.network, name, True)
+        for network in self.networks:
+            setattr(network, name, True)
         if fault.kind == "cut":
-            self.network.break_all()
+            self._break_all()
         await self.clock.sleep(fault.seconds)
-        setattr(self.network, name, False)
-        self.network.break_all(only_hung=True)
+        for network in self.networks:
+            setattr(network, name, False)
+        self._break_all(only_hung=True)
+
+    def _break_all(self, *, only_hung: bool = False) -> None:
+        for network in self.networks:
+            network.break_all(only_hung=only_hung)
 
     def _heal(self) -> None:
         """End all faults: from now on nothing may fail."""
         self.loop.note("healed")
-        self.network.loses.clear()
+        for network in self.networks:
+            network.loses.clear()
+            network.delays.may_be_long = False
         self.points.clear()
         self.disk.heal()
-        self.network.delays.may_be_long = self.loop.disk.may_be_long = False
+        self.loop.disk.may_be_long, self.receiver.is_well = False, True
         self._away.clear()
         self._healed.set()
         for process in self.processes.values():
@@ -263,6 +283,8 @@ class World:
         with opened(self.home.agent_db) as store:
             turns: int = store.execute(f"SELECT count(*) FROM turns WHERE status IN {_UNENDED}").fetchone()[0]
         inbox = self.home.inbox("agent0")
+        if self.script.delivers and not is_settled(self.home):
+            return False
         return not (fires or turns or [*inbox.glob("claimed/*.json"), *inbox.glob("inbox/*.json")])
 
 
@@ -272,9 +294,10 @@ def _migrated() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(dir=memory()) as folder:
         home = Home(root=Path(folder))
         home.create()
-        for path, migrations in zip((home.schedules_db, home.agent_db), STORES.values(), strict=True):
+        paths = (home.schedules_db, home.agent_db, outbox_of(home))
+        for path, migrations in zip(paths, (*STORES.values(), outbox.MIGRATIONS), strict=True):
             Database(path, migrations=migrations).close()
-        return {path.name: path.read_bytes() for path in (home.schedules_db, home.agent_db)}
+        return {path.name: path.read_bytes() for path in paths}
 
 
 def _spec(task: Task) -> wire.TaskSpec:
@@ -321,6 +344,7 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
                 ids_of_checkpoints(world.clock, script.seed),
                 reused(),
                 statements(world.loop),
+                world.receiver.receiving(),
                 patch.object(os, "getpid", lambda: PID),
             ):
                 world.loop.run_until_complete(world.main())
@@ -336,7 +360,9 @@ def run(script: Script, *, keep: bool = False) -> Outcome:
                 "virtual seconds": round(world.loop.time()),
             }
         )
-        counts += Counter(f"{fault.kind} faults" for fault in script.faults) + world.network.lost + world.points.struck
+        counts += Counter(f"{fault.kind} faults" for fault in script.faults) + world.points.struck
+        counts += sum((network.lost for network in world.networks), Counter())
+        counts += Counter(f"deliveries: target {attempt.way}" for attempt in world.receiver.attempts)
         counts += Counter({f"passed {point}": count for point, count in world.points.passed.items() if keep})
         counts += Counter(f"{act.kind}s asked" for act in script.acts)
         names = Counter(event["event"] for event in world.events)
@@ -382,8 +408,9 @@ def _end(world: World) -> None:
         process.node.is_dead = True
         process._kept.clear()
         process.parts = None
-    world.network.calls.clear()
-    world.network.server = None
+    for network in world.networks:
+        network.calls.clear()
+        network.server = None
     world.loop._ready.clear()
     world.loop._scheduled.clear()
     if hooks._WATCHES:  # a guard keeps its dead process, whose store has calls left
