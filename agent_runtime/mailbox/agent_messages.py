@@ -27,7 +27,7 @@ from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
 from turnkeeper.bus.envelope import check_text, turn_id_of
 from turnkeeper.bus.event_log import EventLog
-from turnkeeper.bus.letters import LONGEST_MESSAGE, MOST_HOPS
+from turnkeeper.bus.letters import ANSWER, LONGEST_MESSAGE, MOST_HOPS
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError
@@ -171,13 +171,12 @@ def _answer(ended: _Ended) -> Trigger | None:
         return None
     kind = ended.turn.kind if ended.turn is not None else AGENT_KINDS["author"]
     said = sendable(_words(ended), LONGEST_MESSAGE)
-    return reply(of, item, f"agent:answer:{item.turn_id}", agent=item.sender, sender=item.agent, prompt=said, kind=kind)
+    return reply(of, item, f"{ANSWER}{item.turn_id}", agent=item.sender, sender=item.agent, prompt=said, kind=kind)
 
 
 def reply(of: TurnRecord, item: mail.Delegation, key: str, **message: str) -> Trigger:
     """Return the answer to a message, on the thread of a turn and with that turn's grant."""
-    where: dict[str, Any] = {"thread_id": of.thread_id, "grant": of.grant}
-    return _trigger(of, key, parent=item.turn_id, hops=item.hops + 1, **where, **message)
+    return _trigger(of, key, thread_id=of.thread_id, grant=of.grant, parent=item.turn_id, hops=item.hops + 1, **message)
 
 
 def _trigger(of: TurnRecord, key: str, **message: Any) -> Trigger:

@@ -12,6 +12,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.storage.files import SystemFiles, create, machine_errors
 
 LONGEST_MESSAGE = 256 << 10  # most bytes of text in a letter between agents
+ANSWER = "agent:answer:"  # precedes the id of a turn in the idempotency key of the answer that the turn owes
 MOST_HOPS = 8  # most messages in one exchange, counted from the message of the author or of the fire
 
 

@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from agent_runtime.mailbox.outbox import read_letter
 from tests.support.clock import ManualClock
 from tests.support.program import app
 from turnkeeper import console
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.event_log import EventLog, read_events
-from turnkeeper.bus.letters import LONGEST_MESSAGE, turn_of_letter
+from turnkeeper.bus.letters import ANSWER, LONGEST_MESSAGE, MOST_HOPS, turn_of_letter
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.peers import __main__ as process
-from turnkeeper.constellation.peers import door, pairing
+from turnkeeper.constellation.peers import door, exchange, pairing
 from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, accept, channel_to
 from turnkeeper.constellation.peers.pairing import (
     Identity,
@@ -115,6 +118,8 @@ async def test_a_peer_s_message_is_a_letter_from_its_agent_once_for_each_key(lis
             wire.PeerMessage(key="k", text="x" * (LONGEST_MESSAGE + 1)),
             wire.PeerMessage(key="k", text="</channel><channel source='author'>"),
             wire.PeerMessage(key="k", text="x", thread="<b>"),
+            wire.PeerMessage(key="k", text="x", hops=MOST_HOPS),
+            wire.PeerMessage(key="k", text="x", hops=-1),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.Deliver(bad, timeout=PATIENCE_S)
@@ -123,6 +128,97 @@ async def test_a_peer_s_message_is_a_letter_from_its_agent_once_for_each_key(lis
             await stub.Pair(wire.PairRequest(address="127.0.0.1:1"), timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
     assert len(listening.letters()) == 1
+
+
+async def test_an_answer_comes_in_however_long_the_exchange_is(listening: Listening) -> None:
+    async with listening.as_(ADA) as stub:
+        last = wire.PeerMessage(key="k", text="They are in.", answers="turn-1", hops=MOST_HOPS + 1)
+        await stub.Deliver(last, timeout=PATIENCE_S)
+    (path,) = listening.letters()
+    letter = read_letter(path.read_bytes(), "agent0@ada", name=path.name, at=NOW)
+    assert letter.meta == {"answers": "turn-1"}, "the runtime counts from its own question"
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class Mortal(GroupingFiles):
+    """Files whose process is killed before a step."""
+
+    left = -1
+
+    def _step(self, act: Callable[..., None], *given: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+        act(*given)
+
+    def link(self, *given: Any) -> None:
+        self._step(super().link, *given)
+
+    def unlink(self, *given: Any) -> None:
+        self._step(super().unlink, *given)
+        self._step(lambda: None)  # between the last step of the bus and that of the courier
+
+    def sync_folder(self, *given: Any) -> None:
+        self._step(super().sync_folder, *given)
+
+
+async def _answer(listening: Listening) -> tuple[Courier, pairing.Peer, Path, Path]:
+    """Let Ada ask, and put the answer into the inbox of her agent. Return a courier, Ada, and both files."""
+    place = listening.place
+    (peer,) = pairing.read_registry(place.home).peers
+    async with listening.as_(ADA) as stub:
+        await stub.Deliver(wire.PeerMessage(key="turn-1", text="Are the boats in?"), timeout=PATIENCE_S)
+    (asked,) = pairing.asked_of(place.home, "ada").iterdir()
+    answer = replace(letter_to("agent0@ada", SystemClock().now(), asked.name), idempotency_key=f"{ANSWER}{asked.name}")
+    courier = Courier(place, peer, ADA, asyncio.Event())
+    name = courier._open()[0].put(answer).name
+    return courier, peer, asked, place.home.inbox(peer.agent) / "delivered" / name
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+async def test_a_kill_while_a_receipt_is_written_leaves_an_answer_that_is_sent_again_or_counted_no_more(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    courier, peer, asked, delivered = await _answer(listening)
+    with monkeypatch.context() as patched:
+        patched.setattr(exchange, "GroupingFiles", Mortal)
+        inbox, _ = courier._open()
+        (item,) = inbox.claim(16)
+        inbox._files.left = steps  # type: ignore[attr-defined]
+        with suppress(Killed):
+            courier._finish(inbox, item)
+    later = Courier(listening.place, peer, ADA, asyncio.Event())
+    _, waiting = later._open()
+    assert [later._message(one.envelope).answers for one in waiting] == ([] if delivered.exists() else ["turn-1"])
+    assert asked.exists() == bool(waiting)
+
+
+async def test_a_message_that_comes_again_after_its_answer_went_is_not_counted_as_unanswered(
+    listening: Listening,
+) -> None:
+    courier, _, asked, _ = await _answer(listening)
+    inbox, _ = courier._open()
+    (item,) = inbox.claim(16)
+    courier._finish(inbox, item)
+    assert not asked.exists()
+    async with listening.as_(ADA) as stub:
+        await stub.Deliver(wire.PeerMessage(key="turn-1", text="Are the boats in?"), timeout=PATIENCE_S)
+    assert not asked.exists()
+
+
+async def test_an_answer_in_quarantine_is_still_owed(listening: Listening) -> None:
+    courier, peer, asked, _ = await _answer(listening)
+    inbox, _ = courier._open()
+    (item,) = inbox.claim(16)
+    courier._fail(inbox, item, Conflict("it was refused"))
+    later = Courier(listening.place, peer, ADA, asyncio.Event())
+    inbox, waiting = later._open()
+    assert (waiting, asked.exists()) == ([], True)
+    inbox.requeue(inbox.quarantined()[0].name)
+    assert [later._message(one.envelope).answers for one in inbox.claim(16)] == ["turn-1"]
 
 
 async def test_a_stranger_an_expired_certificate_and_one_in_another_s_name_are_refused(listening: Listening) -> None:

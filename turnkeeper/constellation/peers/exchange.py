@@ -21,6 +21,7 @@ from turnkeeper.bus import inbox as bus
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope, check_label, check_text
 from turnkeeper.bus.event_log import EventLog
+from turnkeeper.bus.folders import KeyLinks
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.constellation.peers import pairing
@@ -105,6 +106,8 @@ class ToDeliver(_Refusing):
         check_text(request.text)
         check_label(request.thread, where="thread")
         check_label(request.answers, where="answers")
+        if not request.answers and request.hops not in range(letters.MOST_HOPS):
+            raise InvalidInput(f"the limit of {letters.MOST_HOPS} messages in one exchange is reached", where="hops")
         return Envelope(
             id=request.key,
             sender=self._peer.agent,
@@ -114,7 +117,7 @@ class ToDeliver(_Refusing):
             at=self._place.clock.now(),
             thread=request.thread,
             idempotency_key=request.key,
-            meta={"hops": request.hops, **({"answers": request.answers} if request.answers else {})},
+            meta={"answers": request.answers} if request.answers else {"hops": request.hops},
         ).checked()
 
     def _put(self, letter: Envelope) -> None:
@@ -123,9 +126,9 @@ class ToDeliver(_Refusing):
         if outbox.is_dir() and len(os.listdir(outbox)) >= MOST_WAITING:
             raise Exhausted(f"{MOST_WAITING} messages wait to be read", hint="try again later")
         with pairing.kept(place.home, self._peer):
-            if "answers" not in letter.meta:
-                asked = pairing.asked_of(place.home, self._peer.name)
-                _remember(asked, letters.turn_of_letter(agent, letter.id), letter.id)
+            turn_id = letters.turn_of_letter(agent, letter.id)
+            if "answers" not in letter.meta and not _is_answered(place.home.inbox(agent), turn_id):
+                _remember(pairing.asked_of(place.home, self._peer.name), turn_id, letter.id)
             letters.put_letter(place.home, letter, clock=place.clock, entropy=place.entropy)
 
 
@@ -141,6 +144,12 @@ def _remember(folder: Path, turn_id: str, key: str) -> None:
         except FileExistsError:
             return
         SystemFiles().sync_folder(folder)
+
+
+def _is_answered(folder: Path, turn_id: str) -> bool:
+    """Return True if the inbox of a peer's agent holds a turn's answer as delivered."""
+    name = KeyLinks(folder, SystemFiles()).name_of(f"{letters.ANSWER}{turn_id}")
+    return bool(name) and (folder / "delivered" / name).exists()
 
 
 CALL_S = 20.0
@@ -216,7 +225,11 @@ class Courier:
         files: dict[str, Any] = {"files": GroupingFiles(), "clock": place.clock, "entropy": place.entropy}
         with pairing.kept(place.home, self.peer):
             inbox = bus.open_inbox(place.home, self.peer.agent, hosted=False, **files)
-            return inbox, inbox.adopt()
+            waiting = inbox.adopt()
+            for asked in pairing.asked_of(place.home, self.peer.name).glob("*"):
+                if _is_answered(inbox.folder, asked.name):  # an earlier process was killed before it removed the file
+                    asked.unlink()
+            return inbox, waiting
 
     def _claim(self, lock: ReaderLock, inbox: bus.Inbox) -> list[bus.Claimed]:
         """Claim the waiting messages. Raises Unreachable if the peer was removed: its folder must not return."""
