@@ -18,9 +18,9 @@ from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.delivery import hosts, outbox, targets
 from turnkeeper.constellation.delivery.__main__ import Courier
 from turnkeeper.constellation.delivery.follow import Follower, taken
-from turnkeeper.constellation.delivery.outbox import GATHERED, LEASE, UNLEASED, WAITING, Delivery
+from turnkeeper.constellation.delivery.outbox import GATHERED, LEASE, SETTLING, UNLEASED, WAITING, Delivery
 from turnkeeper.constellation.upkeep.erase import Chosen, Eraser, mask_of
-from turnkeeper.errors import Unreachable
+from turnkeeper.errors import NotFound, Unreachable
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.database import Database
 from turnkeeper.times import to_us
@@ -42,6 +42,9 @@ class Daemons:
         if self.away:
             raise Unreachable("task-runner cannot be reached")
         return self.fire
+
+    async def GetTurn(self, _asked: agents.GetTurnRequest) -> agents.Turn:
+        raise NotFound("no turn")
 
     async def GetConversation(self, _asked: agents.GetConversationRequest) -> agents.Conversation:
         return agents.Conversation()
@@ -162,6 +165,16 @@ async def test_a_fire_is_delivered_once_its_ledger_shows_the_end_and_not_while_i
         await bench.round()
     (request,) = hook.requests
     assert (request.said["type"], request.said["data"]["attempt"]) == ("task.succeeded", 2)
+
+
+async def test_a_run_whose_turn_is_gone_is_settled_and_not_asked_about_for_ever(bench: Bench, hook: Hook) -> None:
+    """A restore of the runtime's store removes turns that the outbox names."""
+    targets.FILE.add(bench.home, "hook", targets.Target(webhook=bench.url, on=("run",)))
+    said = json.dumps({"thread": "x", "status": "success"})
+    now = to_us(bench.clock.now())
+    await bench.put(Delivery("t1:1:run", "run", SETTLING, now, now, address=bench.url, turn_id="t1", body=said))
+    await bench.round()
+    assert (await bench.store.look(outbox.next_due), hook.requests) == (None, [])
 
 
 async def test_a_text_that_was_erased_is_no_longer_in_the_outbox_and_is_not_sent(bench: Bench, hook: Hook) -> None:

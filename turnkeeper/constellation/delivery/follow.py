@@ -233,11 +233,14 @@ class Settler:
         )  # fmt: skip
 
     async def _run(self, row: Delivery, known: targets.Targets) -> list[Delivery]:
-        """Return the delivery of a client's run to the address that it named. Empty if no target accepts it now."""
+        """Return the delivery of a client's run to its address. Empty if no target accepts it, or its turn is gone."""
         name, now, about = targets.of_run(known, row.address), self._clock.now(), json.loads(row.body)
         if not name:
             return []
-        turn = await self._daemons.GetTurn(agents.GetTurnRequest(turn_id=row.turn_id))
+        try:
+            turn = await self._daemons.GetTurn(agents.GetTurnRequest(turn_id=row.turn_id))
+        except NotFound:  # the runtime's store was restored
+            return []
         try:
             state = await self._daemons.GetState(agents.GetStateRequest(thread_id=about["thread"]))
             values = json.loads(state.state_json)["values"]
