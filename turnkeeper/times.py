@@ -1,7 +1,7 @@
 """Instants and durations, as integers and in the form for people. This module reads no clock."""
 
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from turnkeeper.errors import InvalidInput
 
@@ -18,6 +18,7 @@ _NAMES = {
 _UNIT_OF = {name: unit for unit, names in _NAMES.items() for name in names}
 _PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*", re.ASCII)
 LONGEST = timedelta(days=36_525)
+FORMS = "2h, 2h ago, 7d, now, yesterday, mon, next mon 9am, tomorrow 9am, 17:30 or 2026-11-21 9am"  # for error messages
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAYS = {"today": 0, "tomorrow": 1, "yesterday": -1}
 _HOURS = {"noon": (12, 0), "midnight": (0, 0)}
@@ -139,9 +140,7 @@ def _wall_time(words: str, now: datetime, *, past: bool) -> str:
     hour = time_of_day(rest if day else words)
     if hour is None and (day is None or rest):
         return ""
-    at = (day or now).replace(
-        hour=(hour or (0, 0))[0], minute=(hour or (0, 0))[1], second=0, microsecond=0, tzinfo=None
-    )
+    at = datetime.combine(day or now, time(*(hour or (0, 0))))
     if day is None and (at > now.replace(tzinfo=None)) is past:
         at += timedelta(days=-1 if past else 1)
     return at.isoformat()

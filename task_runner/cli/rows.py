@@ -12,7 +12,7 @@ from turnkeeper import console
 from turnkeeper.config.surfaces import offered
 from turnkeeper.console.unseen import in_words
 from turnkeeper.errors import InvalidInput
-from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
+from turnkeeper.times import FORMS, format_rough, parse_rfc3339, rfc3339
 
 
 def time(message: Any, field: str) -> str | None:
@@ -32,7 +32,7 @@ def time_of(text: str, flag: str, zone: str = "", *, past: bool = False) -> date
     try:
         return datetime.fromisoformat(written).astimezone()
     except (ValueError, OverflowError) as error:
-        hint = "write for example 2026-11-21T09:00:00Z or tomorrow 9am"
+        hint = f"write 2026-11-21T09:00:00Z, {FORMS}"
         raise InvalidInput(f"{text[:60]!r} is not a time", where=flag, hint=hint) from error
 
 

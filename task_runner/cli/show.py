@@ -240,7 +240,7 @@ def _in_its_zone(text: str) -> str:
 @partial(console.watched, also=["--follow"])
 def history(
     name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
-    outcome: Annotated[str, typer.Option(help="Only fires with this outcome: succeeded, failed, skipped, …")] = "",
+    outcome: Annotated[str, typer.Option(help="Only fires with this outcome, or one of several: failed,skipped.")] = "",
     all_: Annotated[
         bool, typer.Option("--all", help="Include fires that were merged into another fire before they were sent.")
     ] = False,
@@ -255,9 +255,8 @@ def history(
     Example: turnkeeper task history digest -o json
     """
     shortened = output in {console.Output.TABLE, console.Output.WIDE} and not all_
-    request = wire.ListFiresRequest(
-        name=name, limit=limit, without_folded=shortened, outcome=from_words(outcome), cursor=cursor
-    )
+    request = wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened, cursor=cursor)
+    request.outcome = ",".join(from_words(word.strip()) for word in outcome.split(","))
     for field, given in (("from", from_), ("to", to)):
         if given is not None:
             zone = runner().call(wire.GetTaskRequest(name=name)).spec.timezone if name else ""

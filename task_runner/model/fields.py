@@ -16,7 +16,7 @@ from typing import Any, get_origin
 
 from task_runner.model.task import EACH_FIRE, CatchUp, Overlap
 from turnkeeper.errors import InvalidInput
-from turnkeeper.times import format_duration, from_us, parse_duration, parse_rfc3339, rfc3339, to_us
+from turnkeeper.times import FORMS, format_duration, from_us, parse_duration, parse_rfc3339, rfc3339, to_us
 
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_LABEL = 63
@@ -70,7 +70,7 @@ def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
         instant = parse_rfc3339(local.isoformat())
         skipped = instant.astimezone(zone(timezone)).replace(tzinfo=None) != at
     except (ValueError, OverflowError) as error:
-        hint = "write 2026-11-21T09:00:00Z or 2026-11-21T09:00; for a command also 2h or tomorrow 9am"
+        hint = f"write 2026-11-21T09:00:00Z or 2026-11-21T09:00; for a command also {FORMS}"
         raise InvalidInput(f"{text[:60]!r} is not a time", where=field, hint=hint) from error
     if skipped:
         raise InvalidInput(f"{text!r} does not exist in {timezone}: the clocks skip it", where=field)

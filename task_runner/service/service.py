@@ -276,7 +276,8 @@ class Service:
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
         """Return one page of the ledger of one task or of all tasks, newest first."""
-        lists.check_word(request.outcome, [*model.Outcome], "outcome")
+        for word in request.outcome.split(","):
+            lists.check_word(word, [*model.Outcome], "outcome")
         most = request.limit or 50
         how: dict[str, Any] = {"outcome": request.outcome, "without_folded": request.without_folded}
         how |= {"before": number_of(request.cursor)} | lists.span_of(request)

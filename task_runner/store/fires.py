@@ -211,7 +211,7 @@ class Fires:
             ids: only entries with a number above the first, up to the second.
         """
         only = [fires.c.task_id == task_id] if task_id else []
-        only += [fires.c.outcome == outcome] if outcome else []
+        only += [fires.c.outcome.in_(outcome.split(","))] if outcome else []
         only += [fires.c.last_us >= to_us(begin)] if begin is not None else []
         only += [fires.c.first_us < to_us(end)] if end is not None else []
         only += [fires.c.entry_id > ids[0], fires.c.entry_id <= ids[1]] if ids is not None else []

@@ -232,12 +232,14 @@ def test_a_link_still_works_after_the_runtime_hung_and_takes_the_reason_of_a_rej
     with open_to_all(constellation) as web:
         constellation.create("boiler", "--in", "1s", "--prompt", "Remember: the boiler is old")
         (asked,) = constellation.until("the question", lambda: constellation.ask("agent-runtime", "approvals", "list"))
-        link = links.link_to(constellation.home, asked["interrupt_id"], SystemClock().now())
+        link = links.link_to(constellation.home, asked["interrupt_id"], SystemClock().now(), "boiler & roof")
         path = link.removeprefix(f"https://{PUBLIC}")
         with suspended(constellation, AGENT_RUNTIME):
             silent = web.ask(path, host=PUBLIC)
         assert silent.status == 503
         assert [said in silent.body for said in ("within 2 seconds", "This link still works")] == [True, True]
+        assert "<h1>Not decided: boiler &amp; roof</h1>" in silent.body
+        assert silent.headers["refresh"] == "5", "a browser loads the page again"
         form = {"content_type": "application/x-www-form-urlencoded", "origin": f"https://{PUBLIC}"}
         shown = constellation.until("the page", lambda: shown_by(web, path))
         assert re.search(r"once, until 20\d\d-\d\d-\d\d \d\d:\d\d UTC", shown)

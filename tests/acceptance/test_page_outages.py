@@ -113,6 +113,7 @@ def test_an_open_tab_says_that_the_gateway_was_killed_and_is_logged_in_when_it_i
     expect(health).to_have_count(2)
     web.kill()
     expect(gone).to_be_visible()
+    expect(gone.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d [A-Z]{2,}"))  # with the zone
     expect(health.first).to_be_hidden()
     constellation.create("meanwhile", "--in", "5h")
     expect(page.get_by_role("link", name="meanwhile")).to_have_count(0)

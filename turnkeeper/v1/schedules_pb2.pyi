@@ -1308,7 +1308,7 @@ class ListFiresRequest(_message.Message):
     without_folded: _builtins.bool
     """leave out fires that were never sent and went into another entry, which counts them"""
     outcome: _builtins.str
-    """only entries with this outcome"""
+    """only entries with this outcome, or with one of several that commas separate"""
     cursor: _builtins.str
     """the page after the one whose answer gave it"""
     @_builtins.property

@@ -66,6 +66,8 @@ async def test_a_rejected_fire_has_an_outcome_an_event_and_a_reason_of_its_own(r
     assert await rig.history() == [("rejected", "its approval was rejected: send_mail", 1)]
     task = await rig.task()
     assert (task.state, task.last_outcome) == ("active", "rejected"), "no failure that pauses the task"
+    both = await rig.service.list_fires(wire.ListFiresRequest(outcome="cancelled,rejected"))
+    assert "rejected" in {fire.outcome for fire in both.fires}
     found = await rig.service.list_fires(wire.ListFiresRequest(outcome="rejected"))
     assert [one.fire_id for one in found.fires] == [fire_id]
     explained = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))

@@ -60,7 +60,9 @@ _OPTIONS = {
     "command": _option("Run this shell command; the text is in TURNKEEPER_TEXT."),
     "event": _option("Emit this event of the home: tasks that wait for it get the answer."),
     "on": _option(
-        "What: success, failure, waits or run; by default all but run, which names an address.", of=list[str]
+        "What: success, failure (what you reject or cancel, and skipped times, too), waits or run; by default all but"
+        " run, which names an address.",
+        of=list[str],
     ),
     "tasks": _option("Only of this task; may be repeated.", "--task", of=list[str]),
     "channels": _option("Only of this channel; may be repeated.", "--channel", of=list[str]),

@@ -294,7 +294,8 @@ class Settler:
                 "waits",
                 self._about(row)
                 | {"interrupt_id": one.interrupt_id, "tool": one.tool, "arguments": one.args_json}
-                | {"question": one.question, "decide": self._links(one.interrupt_id, self._clock.now()) or ""},
+                | {"question": one.question}
+                | ({"decide": link} if (link := self._links(one.interrupt_id, self._clock.now(), row.task)) else {}),
             )
             for one in found
             if one.turn_id == row.turn_id

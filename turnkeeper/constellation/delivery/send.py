@@ -12,6 +12,7 @@ import hmac
 import json
 import logging
 import os
+import re
 import ssl
 import sys
 from collections.abc import Collection, Mapping
@@ -37,6 +38,7 @@ _NOT_TAKEN = "the service could not be reached, or did not take it; to see why, 
 _SERVE = [sys.executable, "-P", "-m", "turnkeeper.constellation.delivery.send"]
 _OVER = 410  # the status Gone: the receiver no longer accepts deliveries
 _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
+_TIME_OF_FIRE = re.compile(r"@(\d{8}T\d{6}Z)")
 _ENDED = {"rejected": "was rejected", "cancelled": "was cancelled", "skipped": "did not run", "stopped": "was stopped"}
 
 
@@ -53,8 +55,11 @@ def signature(secret: str, key: str, at: datetime, body: bytes) -> Mapping[str, 
 
 
 def title(data: Mapping[str, Any], kind: str) -> str:
+    """Return the subject of a delivery, with the time of its fire in the machine's zone."""
     ended = _ENDED.get(data.get("outcome", ""), _SPELLED[kind])
-    return plain(f"{data.get('task') or data.get('channel') or 'Turnkeeper'} {ended}")
+    at = _TIME_OF_FIRE.search(data.get("fire_id", ""))
+    of = f", {datetime.strptime(at[1], '%Y%m%dT%H%M%S%z').astimezone():%Y-%m-%d %H:%M}" if at else ""
+    return plain(f"{data.get('task') or data.get('channel') or 'Turnkeeper'} {ended}{of}")
 
 
 def text_of(data: Mapping[str, Any]) -> str:

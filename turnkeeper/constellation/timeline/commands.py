@@ -21,7 +21,7 @@ from turnkeeper.constellation.timeline.sources import Sources
 from turnkeeper.constellation.timeline.stores import FOREVER_US, WAIT_S, Wanted
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.schema_revision import older_stores, told
-from turnkeeper.times import from_us, rfc3339, to_us
+from turnkeeper.times import FORMS, from_us, rfc3339, to_us
 
 _POLL_S = 0.5
 _OVERLAP_US = 10_000_000  # microseconds: how late a line may be written
@@ -111,7 +111,7 @@ def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
     try:
         at = datetime.fromisoformat(written)
     except ValueError as error:
-        hint = "write for example 2h, yesterday, 9am or 2026-11-22T02:00"
+        hint = f"write 2026-11-22T02:00, {FORMS}"
         raise InvalidInput(f"{text[:40]!r} is not a time", where=where, hint=hint) from error
     return at if at.tzinfo else at.replace(tzinfo=zone) if zone else at.astimezone()
 

@@ -29,12 +29,13 @@ A_MINUTE = 60
 MOST_COUNTED = 65_536  # counters of requests; names that share one are counted together
 _DONE = {"approve": "Approved", "reject": "Rejected", "answer": "Answered"}
 _ANSWER = (
-    "<label>Answer <input name=answer autocomplete=off></label><button{} name=decision value=answer>Answer</button>"
+    "<label>Answer <input name=answer autocomplete=off></label><button{main} name=decision value=answer>Answer</button>"
 )
 _BUTTONS = {
-    "approve": "<button{} name=decision value=approve>Approve</button>",
-    "reject": "<label>Reason, which the agent reads <input name=reason autocomplete=off placeholder=optional></label>"
-    "<button class=bad name=decision value=reject>Reject</button>",
+    "approve": "<button{main} name=decision value=approve>Approve</button>",
+    "reject": "<details><summary class='btn bad'>Reject…</summary><p>Reject {about}?</p>"
+    "<label>Reason, which the agent reads <input name=reason autocomplete=off placeholder=optional></label>"
+    "<p><a class=btn href=''>Cancel</a> <button class=bad name=decision value=reject>Reject</button></p></details>",
     "answer": _ANSWER,
     "respond": _ANSWER,
 }
@@ -47,6 +48,7 @@ _ONCE = (
 )
 _AGAIN = "<p>This link still works: <a href=''>try again</a>.</p>"
 _ANSWERS_WITHIN_S = 2.0
+_LOADS_AGAIN = {"refresh": "5"}  # seconds; a browser then opens the link and sends no form
 
 
 class Hooks:
@@ -147,8 +149,7 @@ class Links:
             links.give_back(self._gateway.home, token)
             error.what += "; the decision may still be recorded" if isinstance(error, Unreachable) else ""
             raise
-        about = escape(plain(f"{asked.task_name or asked.channel}: {asked.tool or asked.question}"))
-        return HTMLResponse(plain_page(_DONE[decision], f"<p>{about}</p><p>You can close this page.</p>"))
+        return HTMLResponse(plain_page(_DONE[decision], f"<p>{_named(asked)}</p><p>You can close this page.</p>"))
 
     async def _asked(self, request: Request) -> Any:
         id_ = links.question_of(self._gateway.home, request.path_params["token"], self._gateway.clock.now())
@@ -167,12 +168,16 @@ class Links:
         except TimeoutError:
             raise Unreachable(f"agent-runtime did not answer within {_ANSWERS_WITHIN_S:.0f} seconds") from None
 
-    async def problem(self, _request: Request, error: Exception) -> Response:
+    async def problem(self, request: Request, error: Exception) -> Response:
+        """Say why nothing was decided. If no daemon answers, the page names the task and loads itself again."""
         assert isinstance(error, TurnkeeperError)
+        is_away = isinstance(error, Unreachable)
         again = _AGAIN if isinstance(error, Unreachable | InvalidInput) else ""
         alert = f"<p role=alert>{escape(plain(error.what[:1].upper() + error.what[1:]))}.</p>{again}"
         title = "Nothing to decide" if isinstance(error, Conflict) else "Not decided"
-        return HTMLResponse(plain_page(title, alert), status_of(error))
+        if is_away and (about := escape(plain(request.query_params.get("about", "")))):
+            title += f": {about}"
+        return HTMLResponse(plain_page(title, alert), status_of(error), _LOADS_AGAIN if is_away else None)
 
 
 def _ended(asked: agents.Interrupt | None) -> str:
@@ -199,13 +204,17 @@ def _arguments(asked: agents.Interrupt) -> list[tuple[str, str]]:
     return [(name, said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)) for name, said in found]
 
 
+def _named(asked: agents.Interrupt) -> str:
+    return escape(plain(f"{asked.task_name or asked.channel}: {asked.tool or asked.question}"))
+
+
 def _buttons(asked: agents.Interrupt) -> str:
     """Return a button for each decision that the question takes, main one first. Add a field if it takes a text."""
     ways, options = forms.ways_of(asked), map(forms.option_text, forms.question_of(asked).options)
     made = [f"<button name=option value='{escape(one)}'>{escape(plain(one))}</button>" for one in options]
     main = next((way for way in ways if way not in {"reject", "edit"}), "")
-    buttons = _BUTTONS | _OF_PLAIN if forms.is_plain(asked) else _BUTTONS
-    made += [buttons[way].format(" class=main" * (way == main)) for way in ways if way in buttons]
+    buttons, about = _BUTTONS | _OF_PLAIN if forms.is_plain(asked) else _BUTTONS, _named(asked)
+    made += [buttons[way].format(main=" class=main" * (way == main), about=about) for way in ways if way in buttons]
     return "".join(made)
 
 

@@ -9,6 +9,7 @@ import os
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.config.settings import load_settings
@@ -19,12 +20,15 @@ LASTS = timedelta(days=1)
 _TOKEN = re.compile(r"([0-9]{1,12})\.([A-Za-z0-9_-]{1,64})\.([0-9a-f]{64})", re.ASCII)
 
 
-def link_to(home: Home, interrupt_id: str, now: datetime) -> str:
-    """Return the link that decides a question. Empty if the page has no public address or never ran."""
+def link_to(home: Home, interrupt_id: str, now: datetime, about: str = "") -> str:
+    """Return the link that decides a question. Empty if the page has no public address or never ran.
+
+    The page shows `about`, the name of the task, if no daemon answers. The signature does not cover it.
+    """
     with suppress(TurnkeeperError):
         if origin := load_settings(home).web.public_origin:
             said = f"{int((now + LASTS).timestamp())}.{interrupt_id}"
-            return f"{origin}/hooks/decide/{said}.{_mac(home, said)}"
+            return f"{origin}/hooks/decide/{said}.{_mac(home, said)}" + (f"?about={quote(about)}" if about else "")
     return ""
 
 

@@ -54,7 +54,7 @@ async function ask() {
     gone.hidden = true;
     heard = Date.now();
   } else if (heard === since) {
-    if (gone.hidden) gone.querySelector('time').textContent = new Date(since).toTimeString().slice(0, 8);
+    if (gone.hidden) gone.querySelector('time').textContent = new Date(since).toLocaleTimeString('en-GB', {timeZoneName: 'short'});
     gone.hidden = false;
     missed = true;
     document.body.dataset.gone = 'yes'; // the state of the daemons is not known either

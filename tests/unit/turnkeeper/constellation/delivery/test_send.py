@@ -24,6 +24,13 @@ def test_people_read_the_reason_then_the_text_and_see_every_character() -> None:
     assert title({"channel": "general"}, "waits") == "general waits for you"
 
 
+def test_the_subject_names_the_time_of_the_fire_in_the_zone_of_the_machine() -> None:
+    at = datetime(2026, 11, 28, 17, 10, 16, tzinfo=UTC).astimezone()
+    subject = title({"task": "news", "fire_id": "task-f95cd5b0@20261128T171016Z~mb0fb"}, "success")
+    assert subject == f"news succeeded, {at:%Y-%m-%d %H:%M}"
+    assert title({"task": "news", "fire_id": ""}, "failure") == "news failed"
+
+
 def test_a_question_names_its_tool_with_the_arguments_and_says_what_the_link_does() -> None:
     data = {"question": "category night does not grant it", "tool": "write_report", "arguments": '{"text": "a"}'}
     said = text_of(data | {"decide": "https://home.example/x"}).split("\n\n")

@@ -32,6 +32,14 @@ def test_the_main_button_of_a_link_is_the_first_way(
     assert ("name=reason" in shown) is ("Reject" in shown)
 
 
+def test_a_rejection_asks_once_more_names_its_question_and_can_be_cancelled() -> None:
+    asked = agents.Interrupt(kind="permission", args_json="{}", task_name="<news>", tool="send{0}")
+    before, _, sheet = application._buttons(asked).partition("<details>")
+    assert "value=reject" not in before
+    assert "<p>Reject &lt;news&gt;: send{0}?</p>" in sheet
+    assert re.search(r"href=''>Cancel</a>.*value=reject>.*</details>", sheet)
+
+
 def test_a_question_in_a_form_of_its_own_is_answered_or_takes_yes_or_no() -> None:
     shown = application._buttons(agents.Interrupt(kind="question", args_json=json.dumps({"value": "Which colour?"})))
     assert re.findall(r">(\w+)</button>", shown) == ["Answer", "Yes", "No"]
