@@ -6,6 +6,7 @@ The stream of bridged events serves one call at a time. The names that it asks t
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -19,10 +20,11 @@ from agent_runtime.store import turn_events, turn_reads
 from agent_runtime.store.turn_events import MOST_SENT, NAMES, REVIEWS
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.callers import DAEMON, current
 from turnkeeper.rpc.channel import Greeting
-from turnkeeper.storage.statements import number_of
+from turnkeeper.storage.statements import Statement, number_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 REST_S = 0.05  # seconds between polls: too short for a person to notice, and long enough not to slow down turns
@@ -32,14 +34,17 @@ MOST_UNDECIDED = 200  # finished turns that are sent again after a decision on t
 async def watch_turns(
     store: Store, request: wire.WatchTurnsRequest, context: Any, is_closing: Callable[[], bool]
 ) -> AsyncIterator[wire.TurnEvent]:
-    """Yield turn events in commit order from a sequence on, then live; all events if the sequence is foreign.
+    """Yield turn events in order from a sequence on, then live; all events if the sequence is foreign.
 
     A sequence above the newest sequence of this store is foreign, because an older copy of the store was restored.
     """
     same = request.incarnation == store.incarnation
     newest = await store.read(turn_reads.newest_sequence)
     after = request.after_sequence if same and 0 <= request.after_sequence <= newest else 0
-    after, look = newest if request.from_now else after, _EVENTS[request.details]
+    after, holes = newest if request.from_now else after, offered("missing numbers")
+    look = partial(_EVENTS[request.details], read=holes.settled if holes else Statement.dicts)
+    if holes and request.from_now:
+        await offered("others ended", store.read, store.clock)
     await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
     via = current()
     by_runner = (via.program, via.surface) == ("task-runner", DAEMON)  # the caller has proved the right to cancel
@@ -67,7 +72,7 @@ def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
     return to_message(wire.TurnEvent, event, **given)
 
 
-_EVENTS: Mapping[bool, Callable[[Connection, int], Sequence[EventRecord]]] = {
+_EVENTS: Mapping[bool, Callable[..., Sequence[EventRecord]]] = {
     False: turn_reads.events_after,
     True: turn_reads.detailed_events_after,
 }
@@ -113,6 +118,8 @@ class _Seen:
         self._limit, self._begin = request.limit, number_of(request.cursor)
         self._store = store
         self._newest: int | None = None
+        found = offered("settled numbers", min(request.limit or 50, turn_reads.LARGEST_PAGE), self._begin)
+        self._settled = found or (lambda _connection, changed: changed.newest)
         self._open: frozenset[str] = frozenset()
         self._sent: dict[str, bytes] = {}  # the numbers of turns that may still change
         self.lines: dict[str, int] = {}
@@ -123,8 +130,8 @@ class _Seen:
         if not self.stale:
             return []
         self.stale = False
-        changed, turns = await self._store.read(self._look)
-        self._newest, fresh = changed.newest, []
+        changed, turns, self._newest = await self._store.read(self._look)
+        fresh, again = [], {turn.turn_id for turn in turns}
         undecided = [turn.turn_id for turn in turns if _may_be_decided(turn)][-MOST_UNDECIDED:]
         self._open = changed.open | frozenset(undecided)
         for turn in turns:
@@ -133,15 +140,15 @@ class _Seen:
                 fresh.append(turn)
             self._sent[turn.turn_id] = now
         self.lines = {turn.turn_id: _lines(turn) for turn in turns if turn.turn_id in changed.open}
-        self._sent = {turn_id: sent for turn_id, sent in self._sent.items() if turn_id in self._open}
+        self._sent = {turn_id: sent for turn_id, sent in self._sent.items() if turn_id in self._open | again}
         return fresh
 
-    def _look(self, connection: Connection) -> tuple[Changed, list[wire.ConversationTurn]]:
+    def _look(self, connection: Connection) -> tuple[Changed, list[wire.ConversationTurn], int]:
         if self._newest is None:
             changed = newest_turns(connection, self._of, limit=self._limit, begin=self._begin)
         else:
             changed = changed_turns(connection, self._of, after=self._newest, open_=self._open)
-        return changed, conversation_turns(connection, changed.shown)
+        return changed, conversation_turns(connection, changed.shown), self._settled(connection, changed)
 
 
 @asynccontextmanager

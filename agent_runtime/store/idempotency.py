@@ -1,12 +1,12 @@
 """Transactions of the workspace, and idempotent writes, in which a repeated tool call gets the result of its first run.
 
-Every write checks this process's lease. Machines that share a workspace write one after the other. So the pages,
-candidates and entries that a write has read do not change before its commit. A turn that has ended or is being
-cancelled can no longer write.
+Every write checks this process's lease. Machines that share a workspace make writes about one subject, such as a shelf
+of memory, one after the other. So what a write has read does not change before its commit. A turn that has ended or is
+being cancelled can no longer write.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,10 +19,12 @@ from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import cancels, effects, turns
 from turnkeeper.errors import Denied
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.statements import number_in_order
+from turnkeeper.storage.statements import in_turn
 from turnkeeper.times import to_us
 
+PAGES = "pages"  # the subject of all writes about pages, which link to each other
 Fence = Callable[[Connection, TurnContext], None]
+Write = Callable[[Connection], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,17 +113,15 @@ class Transactions:
     async def read(self, work: Callable[[Connection], T]) -> T:
         return await self._database.read(work)
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run a write function in a transaction, under this process's lease."""
-        return await self._database.run(self._proven(work))
+    async def write(self, work: Callable[[Connection], T], subjects: Collection[str] = (PAGES,)) -> T:
+        """Run a write function in a transaction, under this process's lease, alone on its subjects."""
+        return await self._database.run(self._proven(work, subjects))
 
-    def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
+    def submit(self, work: Callable[[Connection], T], subjects: Collection[str] = (PAGES,)) -> "Future[T]":
         """Run :meth:`write` for a caller without an event loop."""
-        return self._database.submit(self._proven(work))
+        return self._database.submit(self._proven(work, subjects))
 
-    async def once(
-        self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
-    ) -> Outcome:
+    async def once(self, call: Call, scope: str, at: datetime, write: Write, subjects: Collection[str]) -> Outcome:
         """Run a turn's write once, even for a repeated call, and emit an event. Raises Denied if the turn has ended."""
 
         def work(connection: Connection) -> Outcome:
@@ -129,7 +129,7 @@ class Transactions:
 
         if self._right is not None:
             self._right.demand()
-        outcome = await self.write(work)
+        outcome = await self.write(work, subjects)
         self.wrote(call, scope, outcome)
         return outcome
 
@@ -140,9 +140,9 @@ class Transactions:
         named = {key: value for key, value in outcome.result.items() if key not in _TEXTS}
         self.emit("agent.wrote", about | named | {"repeated": outcome.repeated})
 
-    def _proven(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        def in_turn(connection: Connection) -> T:
-            number_in_order(connection)
+    def _proven(self, work: Callable[[Connection], T], subjects: Collection[str]) -> Callable[[Connection], T]:
+        def alone(connection: Connection) -> T:
+            in_turn(connection, subjects)
             return work(connection)
 
-        return work if self._right is None else self._right.proven(in_turn)
+        return work if self._right is None else self._right.proven(alone)

@@ -231,11 +231,12 @@ bridged_events = sa.Table(
     **NEVER_AGAIN,
 )
 
-# Tokens that all turns together used on a day: the sum of the increases of each turn's row.
+# Tokens that all turns together used on a day: the sum of the increases of each turn's row. In a shared store, each
+# session of the server counts in a row of its own, so that turn ends do not wait for each other.
 token_days = sa.Table(
     "token_days",
     metadata,
-    sa.Column("day", TEXT, primary_key=True),  # as 2026-11-21
+    sa.Column("day", TEXT, primary_key=True),  # as 2026-11-21, or 2026-11-21 SESSION
     sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 

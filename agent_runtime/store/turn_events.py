@@ -1,4 +1,4 @@
-"""Turn events, which the runner follows. The one writer assigns numbers in commit order, and never reuses a number.
+"""Turn events, which the runner follows. A file's one writer numbers them in commit order. No number is reused.
 
 The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and the final states. Between
 them, for readers that ask for details, are the outcomes of a turn's proposals: PROPOSED, CONTRADICTED, REVIEWED.
@@ -36,7 +36,7 @@ from turnkeeper.storage.statements import (
     among,
     last_number,
     listed,
-    number_in_order,
+    number_after_id,
     of_server,
     storable,
     upsert,
@@ -121,12 +121,9 @@ def add_review(
 
 
 def announce(connection: Connection, said: str = "") -> bool:
-    """Number the rows that follow in the order of commits, and notify other processes. For a file, return False.
-
-    Other writers that number rows of the same store wait for the end of this transaction, so readers miss no row.
-    """
+    """Prepare for numbering the rows that follow, and notify other processes of them. For a file, return False."""
     if is_shared := of_server(connection):
-        number_in_order(connection)
+        number_after_id(connection)
         notify(connection, [said], OUTCOMES)
     return is_shared
 

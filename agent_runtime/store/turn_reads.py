@@ -244,14 +244,16 @@ def cancel_reason(connection: Connection, turn_id: str) -> str:
     return _CANCEL.value(connection, turn_id=turn_id) or ""
 
 
-def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[model.EventRecord]:
+def events_after(connection: Connection, sequence: int, read: Any = Statement.dicts) -> list[model.EventRecord]:
     """Return the turn events after a number, in order."""
-    return [_event(row) for row in _EVENTS_AFTER.dicts(connection, sequence=sequence, most=limit)]
+    return [_event(row) for row in read(_EVENTS_AFTER, connection, sequence=sequence, most=LARGEST_PAGE)]
 
 
-def detailed_events_after(connection: Connection, sequence: int) -> list[model.DetailedEvent]:
+def detailed_events_after(
+    connection: Connection, sequence: int, read: Any = Statement.dicts
+) -> list[model.DetailedEvent]:
     """Return the turn events after a number, in order, with fields of their turns."""
-    rows = _DETAILED_AFTER.dicts(connection, sequence=sequence, most=LARGEST_PAGE)
+    rows = read(_DETAILED_AFTER, connection, sequence=sequence, most=LARGEST_PAGE)
     return [_event(row, model.DetailedEvent) for row in rows]
 
 

@@ -24,7 +24,7 @@ from agent_runtime.store.schema import cancels, candidates, interrupts, kept_mes
 from agent_runtime.store.turn_events import add_event
 from turnkeeper.errors import NotFound
 from turnkeeper.storage.chain import digest
-from turnkeeper.storage.statements import Statement, number_in_order, storable, upsert
+from turnkeeper.storage.statements import Statement, number_after_id, session_of, storable, total, upsert
 from turnkeeper.times import to_us
 
 _OWN = {"grant", "prompt", *triggers.INSTANTS}  # fields of a trigger that a turn's row stores in another form
@@ -61,8 +61,8 @@ def add_key(
 def add_turn(
     connection: Connection, trigger: Trigger, *, status: str, epoch: int, at: datetime, **changes: Any
 ) -> None:
-    """Write a turn's row and its first message, the prompt. Numbers of turns follow the order of commits."""
-    number_in_order(connection)
+    """Write a turn's row and its first message, the prompt."""
+    number_after_id(connection)
     row = {
         "category": trigger.grant.name,
         "grant_json": canonical(trigger.grant.to_dict()),
@@ -332,12 +332,13 @@ def count_tokens(connection: Connection, turn: TurnRecord, used: Used, at: datet
     new = used.total() - turn.used.total()
     if new > 0:
         row = upsert(token_days, [token_days.c.day], {"tokens": token_days.c.tokens + new})
-        connection.execute(row.values(day=_day(at), tokens=new))
+        connection.execute(row.values(day=f"{_day(at)} {session_of(connection)}".strip(), tokens=new))
 
 
 def tokens_of_day(connection: Connection, now: datetime) -> int:
     """Return the tokens that all turns together have used today."""
-    return connection.execute(select(token_days.c.tokens).where(token_days.c.day == _day(now))).scalar() or 0
+    counted = select(total(token_days.c.tokens)).where(token_days.c.day.startswith(_day(now)))
+    return connection.execute(counted).scalar() or 0
 
 
 def _day(at: datetime) -> str:

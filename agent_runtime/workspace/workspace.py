@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Select, desc, func, select
 
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
-from agent_runtime.store.idempotency import Call, OnEffect, Outcome, Transactions
+from agent_runtime.store.idempotency import PAGES, Call, OnEffect, Outcome, Transactions
 from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import candidates, messages, turns
 from agent_runtime.store.schema import pages as page_table
@@ -250,7 +250,7 @@ class Workspace(Transactions):
                 "deviations": of_candidate(connection, new_id),
             }
 
-        return await self.once(call, scope, now, write)
+        return await self.once(call, scope, now, write, (PAGES,) if page else ())
 
     async def fetch(self, call: Call, url: str) -> Any:
         """Return a page of the public web. Raises Denied, InvalidInput, NotFound, Unreachable.
@@ -290,7 +290,7 @@ class Workspace(Transactions):
             assert isinstance(item, revalidation.Item), "submit must return the item"
             return {"item": item.item_id, "page": item.page_id, "result": item.result, "state": item.state}
 
-        return await self.once(call, "revalidation.settle", now, write)
+        return await self.once(call, "revalidation.settle", now, write, (PAGES,))
 
     async def record_deviation(self, call: Call, draft: DeviationDraft) -> Outcome:
         """Record a deviation, once. Raises Denied, InvalidInput, NotFound, Conflict."""
@@ -303,7 +303,7 @@ class Workspace(Transactions):
             named = {"deviation_id": made.deviation_id, "page": made.page_id, "channel": made.channel}
             return named | {"origin": made.origin, "lifecycle": made.lifecycle}
 
-        return await self.once(call, "deviation.record", now, write)
+        return await self.once(call, "deviation.record", now, write, (PAGES,))
 
     async def read_attachment(self, call: Call, page_id: str, name: str) -> tuple[pages.Attachment, str]:
         """Return an attachment and its text. Raises Denied, NotFound; InvalidInput if the attachment is not text."""

@@ -38,7 +38,8 @@ from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.rpc.process import Failpoints, together
 from turnkeeper.storage import chain, database, nodes
-from turnkeeper.storage.server.handover import OUTCOMES, SCHEMA, STARTED, TASKS, listen
+from turnkeeper.storage.server.following import Holes, listen
+from turnkeeper.storage.server.handover import OUTCOMES, SCHEMA, STARTED, TASKS
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us, to_us
 
@@ -391,7 +392,7 @@ class SharedRuntimeEvents:
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
         """Create `changed`, to be set when new events happened or tasks may wait for other events."""
         self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
-        self.changed = asyncio.Event()
+        self.changed, self._holes = asyncio.Event(), Holes()
 
     async def run(self) -> None:
         """Record events until cancelled."""
@@ -402,15 +403,17 @@ class SharedRuntimeEvents:
 
     async def take_in(self) -> int:
         """Record one batch in one transaction; return the number of events."""
-        count, taken = await self._store.run(partial(take_happened, now=self._clock.now()))
+        count, taken = await self._store.run(partial(take_happened, now=self._clock.now(), holes=self._holes))
         outcomes.follow_up(taken, self._log, self._wakes)
         return count
 
 
-def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
-    """Record events inside turns, and publish the names that tasks wait for. Return the number of events and results.
+def take_happened(session: Session, now: datetime, holes: Holes) -> tuple[int, TakenIn]:
+    """Record events inside turns, and publish the names that tasks wait for. Return the results, and the number of
+    events that need not be read again.
 
-    If another runner is recording events at this moment, record none.
+    If another runner is recording events at this moment, record none. Record events behind a missing one at once, and
+    read them again with it: an event that is recorded already changes nothing.
     """
     if not session.alone("taking in what happens inside turns"):
         return 0, TakenIn()
@@ -419,13 +422,13 @@ def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
         return 0, TakenIn()
     session.shared.want(names)
     incarnation = session.shared.incarnation()
-    found = session.shared.happened(names, position if known == incarnation else 0, _LIMIT)
+    found, reached = session.shared.happened(names, position if known == incarnation else 0, _LIMIT, holes)
     if not found:
         return 0, TakenIn()
     taken = take_in(session, [_event_of(each, now) for each in found], now)
-    session.events_read.move(incarnation, found[-1].sequence)
-    session.shared.forget_happened(found[-1].sequence)
-    return len(found), taken
+    session.events_read.move(incarnation, reached)
+    session.shared.forget_happened(reached)
+    return sum(each.sequence <= reached for each in found), taken
 
 
 def _event_of(happened: Happened, now: datetime) -> Event:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from task_runner.store.events import LISTENING
 from task_runner.store.schema import fires, follow, slots, tasks
 from turnkeeper.storage.nodes import TAG
+from turnkeeper.storage.server.following import Holes
 from turnkeeper.storage.server.handover import FIRE, SCHEMA, handover_of
 from turnkeeper.storage.statements import TEXT, Statement, among, listed, now_us, one_of, upsert
 from turnkeeper.times import from_us, to_us
@@ -172,10 +173,13 @@ class Shared:
         if (_META.value(self._connection, of="bridged") or "[]") != wanted:
             _SET_META.run(self._connection, key="bridged", value=wanted)
 
-    def happened(self, names: Collection[str], after: int, limit: int) -> list[Happened]:
-        """Return at most `limit` events inside turns with these names and a greater number, in order."""
-        rows = _HAPPENED.rows(self._connection, names=listed(names), after=after, limit=limit)
-        return [Happened(*row) for row in rows]
+    def happened(self, names: Collection[str], after: int, limit: int, holes: Holes) -> tuple[list[Happened], int]:
+        """Return at most `limit` events inside turns with these names and a greater number, in order.
+
+        Also return the number up to which no event is missing.
+        """
+        rows, reached = holes.read(_HAPPENED, self._connection, after, names=listed(names), limit=limit)
+        return [Happened(**row) for row in rows], reached
 
     def forget_happened(self, through: int) -> None:
         """Delete the events up to a number. Keep those that an unfinished turn may report again."""
@@ -274,7 +278,7 @@ _SET_META = Statement(upsert(_meta, [_meta.c.key], ["value"]))
 _HAPPENED = Statement(
     sa.select(*_happened.c, *(_turns.c[name] for name in Happened._fields[6:]))
     .join(_turns, _turns.c.turn_id == _happened.c.turn_id)
-    .where(_happened.c.sequence > sa.bindparam("after"), among(_happened.c.name, "names"))
+    .where(_happened.c.sequence > sa.bindparam("sequence"), among(_happened.c.name, "names"))
     .order_by(_happened.c.sequence)
     .limit(sa.bindparam("limit"))
 )

@@ -30,7 +30,7 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Corrupt, TurnkeeperError
 from turnkeeper.storage.files import append_synced, replace_whole
 from turnkeeper.storage.keys import AUDIT, SECRET_DIGITS, Key, KeyFile
-from turnkeeper.storage.statements import TEXT, Statement, number_in_order, of_server, upsert
+from turnkeeper.storage.statements import TEXT, Statement, in_turn, of_server, upsert
 from turnkeeper.times import rfc3339, to_us
 
 BEGIN, HEAD, PRUNED = "begin", "head", "pruned"  # kinds of records that describe the chain itself
@@ -172,7 +172,7 @@ class SharedChains:
         """
         if self._exists(connection) and self._base(connection, of)[0]:
             return
-        number_in_order(connection)
+        in_turn(connection, ["the beginning of a chain"])
         self._metadata.create_all(connection, tables=self._own)
         if not self._base(connection, of)[0]:
             for earlier in of.earlier:

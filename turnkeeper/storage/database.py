@@ -32,6 +32,7 @@ T = TypeVar("T")
 LARGEST_BATCH = 512
 _migrate = schema_revision.migrate
 MOST_TRIES = 10  # the most attempts of a unit on a server
+_NOTIFY = "SELECT pg_notify(channel, said) FROM unnest(%s::text[], %s::text[]) AS news (channel, said)"
 _CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for conflicts that a retry of the same unit can resolve
 _READ_ONLY = "25006"  # PostgreSQL's code for a write on a read-only server
 CACHE_KB = 16_384  # KiB of pages; a process grows by up to this as its file grows. The system caches files, too.
@@ -448,12 +449,19 @@ def _try_unit(connection: Connection, call: Call) -> Exception | None:
     driver: Any = None
     try:
         with connection.begin():
+            connection.info.pop(statements.AFTER_COMMIT, None)
             driver = connection.connection.dbapi_connection
             driver.autocommit = isinstance(call.work, Query)
             call.result = call.work(connection)
     except Exception as error:  # noqa: BLE001  its caller gets it
         _leave_if_lost(connection, driver, error)
         return error
+    if said := connection.info.pop(statements.AFTER_COMMIT, None):
+        try:
+            driver.autocommit = True
+            driver.execute(_NOTIFY, [list(each) for each in zip(*said, strict=True)])
+        except Exception as error:  # noqa: BLE001  listeners also look each second
+            _leave_if_lost(connection, driver, error)
     return None
 
 

@@ -30,6 +30,8 @@ TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # table option: do not reuse the number of a deleted row
 _ALONE = 0x616C6F6E  # the key of advisory locks for work that only one process may do at a time
+AFTER_COMMIT = "after commit"  # in a connection's `info`: the notifications to send, as channels and texts
+_IN_TURN = 0x7475726E  # the key of advisory locks for work on one subject
 _SQLITE: Any = sqlite.dialect(paramstyle="named")  # the parameter style in which SQLite's driver takes a mapping
 
 
@@ -57,7 +59,7 @@ class Statement:
     """
 
     def __init__(self, statement: Executable) -> None:
-        self._statement = statement
+        self.statement: Any = statement
         self._compiled: dict[tuple[str, tuple[str, ...]], tuple[str, Values]] = {}
         selected = list(statement.selected_columns) if isinstance(statement, Select) else []
         self._names = [str(column.key) for column in selected]
@@ -114,8 +116,7 @@ class Statement:
         dialect = connection.dialect
         key = dialect.name, names
         if key not in self._compiled:
-            statement: Any = self._statement
-            compiled = statement.compile(
+            compiled = self.statement.compile(
                 dialect=_SQLITE if dialect.name == "sqlite" else dialect, column_keys=names or None
             )
             # A missing parameter is an error, not a null.
@@ -336,10 +337,22 @@ def loses(synchronous_commit: str, standbys: str) -> bool:
     return synchronous_commit == "off" or (synchronous_commit in {"local", "remote_write"} and bool(standbys))
 
 
-def number_in_order(connection: sa.Connection) -> None:
-    """Make others that number rows of the store wait for this transaction's end, so that numbers follow commits."""
+def number_after_id(connection: sa.Connection) -> None:
+    """Draw the transaction's id before it numbers rows, so that readers can tell when a missing number is final."""
     if of_server(connection):
-        connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
+        connection.exec_driver_sql("SELECT pg_current_xact_id()")
+
+
+def in_turn(connection: sa.Connection, names: Collection[str]) -> None:
+    """Make other transactions that call this with one of the names wait until this transaction ends."""
+    if names and of_server(connection):
+        locks = "SELECT pg_advisory_xact_lock(%s, hashtext(name)) FROM unnest(%s::text[]) AS name"
+        connection.exec_driver_sql(locks, (_IN_TURN, sorted(names)))
+
+
+def session_of(connection: sa.Connection) -> str:
+    """Return the number of a server's session. Return an empty string for a file, which has one writer."""
+    return f"{_driver(connection).info.backend_pid}" if of_server(connection) else ""
 
 
 def alone(connection: sa.Connection, name: str) -> bool:

@@ -21,7 +21,8 @@ from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import SharedClock
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.storage import chain, nodes
-from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, WORDS, listen, tell
+from turnkeeper.storage.server.following import listen, tell
+from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, WORDS
 from turnkeeper.v1 import agent_runtime_pb2
 
 

@@ -186,14 +186,14 @@ class MemoryStore(base.BaseStore):
             InvalidInput: memory does not allow a namespace, key or value.
         """
         admitted = self._admit(ops)
-        results, written = self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result()
+        results, written = self._workspace.submit(*_unit(admitted)).result()
         self._record(written)
         return [self._ranked(one) if isinstance(one, _Search) else one for one in results]
 
     async def abatch(self, ops: Iterable[base.Op]) -> list[base.Result]:
         """Do what `batch` does, without blocking the loop."""
         admitted = self._admit(ops)
-        results, written = await self._workspace.write(lambda connection: _carry_out(connection, admitted))
+        results, written = await self._workspace.write(*_unit(admitted))
         self._record(written)
         return [await self._aranked(one) if isinstance(one, _Search) else one for one in results]
 
@@ -335,6 +335,12 @@ def lend(
     if opened is not None:
         opened.loaded.lent.store = memory
     return graph
+
+
+def _unit(admitted: Sequence[_Admitted]) -> tuple[Callable[[Connection], Any], set[str]]:
+    """Return the work of one transaction, and the shelves that it writes."""
+    shelves = {one.entry[0].subject[0] for one in admitted if isinstance(one, _Writing)}
+    return lambda connection: _carry_out(connection, admitted), shelves
 
 
 def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[list[base.Result | _Search], _Written]:

@@ -118,22 +118,6 @@ def test_a_chain_that_two_processes_begin_has_one_beginning(machines: Machines) 
     assert machines.do(lambda c: c.execute(NUMBERS).scalars().all()) == [1]
 
 
-def test_turns_of_one_conversation_are_numbered_in_the_order_of_commits(machines: Machines) -> None:
-    """Who follows it asks for those behind the newest that it has seen."""
-    numbered = []
-    for number in (3, 4):
-        own: dict[str, Any] = {"key": f"k-{number}", "turn_id": f"turn-{number}", "thread_id": f"t-{number}"}
-        numbered.append(
-            Trigger(source="message", agent="agent0", channel="c", prompt="p", digest="", grant=WORK, **own)
-        )
-
-    def begin(trigger: Trigger) -> Work:
-        return lambda c: turn_writes.add_turn(c, trigger, status="running", epoch=1, at=AT)
-
-    assert machines.meet(*map(begin, numbered)) == [None, None]
-    assert machines.waited
-
-
 def test_of_two_decisions_about_one_question_one_counts(machines: Machines) -> None:
     machines.put(schema.interrupts, interrupt_id="i-1", turn_id="turn-1", status="pending", **CALL)
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import Connection, select, text, update
 
 from agent_runtime.mailbox.shared import Ownership
-from agent_runtime.store import leases, schema, turn_events
+from agent_runtime.store import leases, schema
 from agent_runtime.store.database import MIGRATIONS
 from agent_runtime.store.leases import Fenced, Lease, Right, current, set_meta, under
-from agent_runtime.store.turn_events import announce
 from tests.integration.cluster.test_interleavings import Party, party
 from tests.support.clock import ManualClock
 from tests.support.cluster import Do, doing, end_lease, taken
@@ -258,28 +257,6 @@ def test_a_release_looks_only_once_it_holds_the_thread(place: str) -> None:
         taking(take)
         other.join(20)
     assert released == [False]
-
-
-def test_what_became_of_a_proposal_is_numbered_in_the_order_of_commits_too(place: str) -> None:
-    """Who follows turn events by their numbers skips none: whoever numbers them waits for who did so before."""
-    kinds: dict[type, Any] = {str: "", int: 0, bool: False}
-    row = {column.name: kinds[column.type.python_type] for column in schema.turns.c if not column.nullable}
-    row |= {"turn_id": "turn-1", "status": "succeeded", "trigger": "author"}
-    with doing(place) as first, doing(place) as reviewing, doing(place) as watching:
-        watching(lambda c: c.execute(insert(schema.turns).values({**row, "number": 1})))
-
-        def number(connection: Connection) -> None:
-            announce(connection)
-            other.start()
-            until(lambda: watching(waits_for_a_lock))
-
-        def review(connection: Connection) -> None:
-            turn_events.add_review(connection, "turn-1", "PROPOSED", AT, about=["c-1"], summary="Plan")
-
-        other = threading.Thread(target=lambda: reviewing(review))
-        first(number)
-        other.join(20)
-        assert watching(lambda c: c.execute(select(schema.turn_events.c.state)).scalars().all()) == ["PROPOSED"]
 
 
 class Owner(threading.Thread):

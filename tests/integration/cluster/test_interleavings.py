@@ -33,6 +33,7 @@ from tests.support.planning import plan_due
 from tests.support.postgres import Server
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.server.following import Holes
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -481,7 +482,7 @@ def test_what_happens_inside_turns_is_taken_in_by_one_runner_at_a_time(stage: St
     counts: list[int] = []
 
     def take(session: Session) -> None:
-        counts.append(shared.take_happened(session, NOW)[0])
+        counts.append(shared.take_happened(session, NOW, Holes())[0])
         if not begun:
             begun.append(stage.second.begin(take))
             assert stage.until_waiting(begun[0]) == []
@@ -493,6 +494,38 @@ def test_what_happens_inside_turns_is_taken_in_by_one_runner_at_a_time(stage: St
     stage.first.begin(take).result(30)
     begun[0].result(30)
     assert counts == [1, 0]
+
+
+def test_an_event_behind_a_missing_one_is_taken_in_at_once_and_the_missing_one_later(stage: Stage) -> None:
+    """A runtime that stands still within a transaction holds up the events of no other one."""
+    holes, counts = Holes(), list[int]()
+
+    def take(session: Session) -> None:
+        counts.append(shared.take_happened(session, NOW, holes)[0])
+
+    def known() -> int:
+        return stage._sql.execute("SELECT count(*) FROM runner.events WHERE name = 'turn_end'").fetchall()[0][0]
+
+    stage.set_back()
+    spec = wire.TaskSpec(name="hears", category="loop", channel="general", prompt="p", on="turn_end", overlap="queue")
+    stage.first.begin(lambda session: changes.create(session, spec, DEFAULTS, NOW, SeededEntropy(2))).result(30)
+    stage._sql.execute("DELETE FROM runtime.bridged_events")
+    stage._sql.execute("DELETE FROM runtime.turns")
+    happened_in_turn(stage)
+    stage.first.begin(take).result(30)
+    with psycopg.connect(stage.url) as stands_still:
+        stands_still.execute(BRIDGED)
+        stage._sql.execute(BRIDGED)
+        stage.first.begin(take).result(30)
+        stage.first.begin(take).result(30)
+        assert known() == 2
+    stage.first.begin(take).result(30)
+    stage.first.begin(take).result(30)
+    assert counts == [1, 0, 0, 2, 0]
+    assert known() == 3
+
+
+BRIDGED = "INSERT INTO runtime.bridged_events (name, turn_id, at_us, tool, data_json) VALUES ('turn_end', 'turn-9', 1, '', '{}')"
 
 
 def happened_in_turn(stage: Stage) -> None:

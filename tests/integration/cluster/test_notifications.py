@@ -16,7 +16,7 @@ from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.storage import nodes, schema_revision
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.server import handover
+from turnkeeper.storage.server import following
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -65,7 +65,7 @@ async def play(cluster: Cluster, runner: Runner, other: Home) -> None:
 
 
 async def test_what_others_do_is_heard_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((shared, "POLL_S"), (handover, "LOOK_S")):
+    for module, name in ((shared, "POLL_S"), (following, "LOOK_S")):
         monkeypatch.setattr(module, name, NEVER_S)
     async with running(cluster.home(1)) as runner:
         await play(cluster, runner, cluster.home(2))

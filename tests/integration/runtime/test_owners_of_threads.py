@@ -28,7 +28,7 @@ from tests.support.scripted import calls
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
 from turnkeeper.storage import nodes
-from turnkeeper.storage.server import handover, inboxes
+from turnkeeper.storage.server import following, handover, inboxes
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Pair = tuple[Bench, Bench]
@@ -455,7 +455,7 @@ async def test_no_look_passes_between_what_waits_for_a_thread_of_a_live_owner(
     What waits is more than is claimed at a time, and then comes while a turn runs. The thread is let go all the same.
     """
     put_off = ((saver, "HELD_S"), (saver, "PRUNED_S"), (turns, "PRUNING_S"))
-    for module, name in ((worker, "POLL_S"), (lanes, "NEXT_S"), (handover, "LOOK_S"), *put_off):
+    for module, name in ((worker, "POLL_S"), (lanes, "NEXT_S"), (following, "LOOK_S"), *put_off):
         monkeypatch.setattr(module, name, 3600.0)
     bench = Bench(home, shared=shared_url)
     await bench.open()

@@ -30,9 +30,10 @@ OVER = ("SUCCEEDED", "SILENT", "FAILED", "CANCELLED")
 class Node:
     """A runtime as a process of its own, on a home of its own."""
 
-    def __init__(self, home: Home, url: str) -> None:
+    def __init__(self, home: Home, url: str, node: str = "") -> None:
         self.home = home
-        home.config.write_text(f'[store]\nurl = "{url}"\n[categories]\nautonomous_allowed = ["loop"]\n')
+        named = f'[node]\nname = "{node}"\n' if node else ""
+        home.config.write_text(f'[store]\nurl = "{url}"\n[categories]\nautonomous_allowed = ["loop"]\n{named}')
         self.process = Forked(home, RUNTIME, home.root / "stderr", {})
 
     def wait(self) -> None:

@@ -279,7 +279,7 @@ TABLES = {
     ),
     "tokens": Table(
         row="the tokens that all turns used on a day",
-        rows="agent.token_days",
+        rows="(SELECT substr(day, 1, 10) AS day, sum(tokens) AS tokens FROM agent.token_days GROUP BY 1)",
         columns={"day": "day", "tokens": "tokens"},
     ),
     "restarts": Table(

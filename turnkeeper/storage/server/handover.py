@@ -12,14 +12,12 @@ The thread's owner deletes a row in the transaction that handles it. The table `
 """
 
 import json
-import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from turnkeeper.clock import Clock
 from turnkeeper.storage import statements
 from turnkeeper.times import to_us
 
@@ -147,59 +145,15 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
 
 
 def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
-    """After the transaction is committed, notify other processes that envelopes wait for these threads."""
-    if threads and statements.of_server(connection):
-        said = [thread_id if len(thread_id) < 500 else "" for thread_id in threads]
-        connection.exec_driver_sql("SELECT pg_notify(%s, said) FROM unnest(%s::text[]) AS said", (channel, said))
+    """After the transaction is committed, notify other processes that envelopes wait for these threads.
 
-
-def tell(connection: sa.Connection, channel: str, said: str) -> None:
-    """Send a notification of at most 7,999 bytes to the listeners of a channel."""
-    connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, said))
-
-
-async def listen(
-    url: str,
-    on_news: Callable[[str, str], None],
-    on_trouble: Callable[[str], None],
-    clock: Clock,
-    channels: Collection[str] = (NEWS, OUTCOMES),
-) -> None:
-    """Call `on_news` with the channel and the text of each notification, until cancelled.
-
-    Also call it each second with empty texts, in case a notification was lost. Without channels, do only that.
+    PostgreSQL commits transactions with notifications one after the other, so the notifications get their own.
     """
-    while True:
-        if channels:
-            await _heard(url, on_news, on_trouble, channels)
-        on_news("", "")
-        await clock.sleep(LOOK_S)
-
-
-async def _heard(
-    url: str, on_news: Callable[[str, str], None], on_trouble: Callable[[str], None], channels: Collection[str]
-) -> None:
-    import psycopg  # noqa: PLC0415  only where a server is used
-
-    try:
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            for channel in channels:
-                await connection.execute(f'LISTEN "{channel}"'.encode())
-            while True:
-                async for news in connection.notifies(timeout=LOOK_S):
-                    on_news(news.channel, news.payload)
-                on_news("", "")
-    except psycopg.Error as error:
-        on_trouble(f"{type(error).__name__}: {error}"[:300])
+    if threads and statements.of_server(connection):
+        said = [(channel, thread_id if len(thread_id) < 500 else "") for thread_id in threads]
+        connection.info.setdefault(statements.AFTER_COMMIT, {}).update(dict.fromkeys(said))
 
 
 def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
     key = f"look:{thread_id}:{why}"
     return {"key": key, "thread_id": thread_id, "agent": "", "kind": LOOK, "envelope": wish}
-
-
-def copied_by(url: str) -> tuple[str, str]:
-    """Return two PostgreSQL commands: one dumps our tables of a database, the other one restores them."""
-    where = f"-n runner -n {SCHEMA} --dbname={shlex.quote(url)}"
-    put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
-    return f"(umask 077 && pg_dump --format=custom --file=turnkeeper.dump {where})", put_back

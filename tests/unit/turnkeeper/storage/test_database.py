@@ -25,7 +25,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.storage import nodes, schema_revision
 from turnkeeper.storage.database import Database, check_schemas
-from turnkeeper.storage.server import handover, snapshot
+from turnkeeper.storage.server import following, snapshot
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import Statement
 
@@ -434,7 +434,7 @@ async def test_each_connection_notices_a_server_that_is_gone_without_a_word(
         nodes.read_cluster(server_url)
     heard = asyncio.Event()
     url = in_schema(server_url, "one")
-    listening = asyncio.create_task(handover.listen(url, lambda *_: heard.set(), str, SystemClock()))
+    listening = asyncio.create_task(following.listen(url, lambda *_: heard.set(), str, SystemClock()))
     await heard.wait()
     listening.cancel()
     assert len(made) >= 5
