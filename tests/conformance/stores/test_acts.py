@@ -201,7 +201,8 @@ def test_tokens_of_a_day_are_those_of_all_machines(machines: Machines) -> None:
     def count(number: int) -> Work:
         return lambda c: turn_writes.count_tokens(c, turn(c, number), used_by("m", 5, 5), AT)
 
-    machines.do(lambda c: turn_writes.count_tokens(c, turn(c), used_by("m", 1, 0), AT))
+    for used in (1, 2):
+        machines.do(lambda c, used=used: turn_writes.count_tokens(c, turn(c), used_by("m", used, 0), AT))
     assert machines.meet(count(1), count(2)) == [None, None]
     assert machines.do(lambda c: turn_writes.tokens_of_day(c, AT)) == 20
 

@@ -49,7 +49,10 @@ SUCCEEDED = "SELECT count(*) FROM runner.fires WHERE outcome = 'succeeded'"
 
 
 class Cost(NamedTuple):
-    """Statements and transactions with an id, each of which syncs at its commit."""
+    """Statements and transactions with an id, each of which syncs at its commit.
+
+    The commit of a notification alone syncs nothing, although it has an id.
+    """
 
     statements: float
     synced: float
@@ -82,7 +85,9 @@ class Measured(Cluster):
 
     def so_far(self) -> Cost:
         """Return the cost of everything since the server started."""
-        return Cost(len(self.asked()), self.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"))
+        asked = self.asked()
+        alone = sum(one.startswith("SELECT pg_notify(channel") for one in outside_of_transactions(asked))
+        return Cost(len(asked), self.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint") - alone)
 
     def asked(self) -> list[tuple[str, str]]:
         """Return each statement of the daemons, in order, with its session."""

@@ -61,7 +61,9 @@ def test_a_process_that_stands_still_in_a_turn_stops_the_turns_of_its_thread_onl
         slow = named(stack, shared_url, "slow")
         slow.wait()
         sql.execute(HELD.encode())
-        sql.execute(f"CREATE TRIGGER held AFTER {AT[where]} FOR EACH STATEMENT EXECUTE FUNCTION runtime.held()".encode())
+        sql.execute(
+            f"CREATE TRIGGER held AFTER {AT[where]} FOR EACH STATEMENT EXECUTE FUNCTION runtime.held()".encode()
+        )
         sql.execute("SELECT pg_advisory_lock(77)")
         put(do, 0)
         waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 77 AND NOT granted"
