@@ -346,7 +346,7 @@ class InterruptRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EventRecord:
-    """One turn event, numbered in commit order. The attributes are named after the columns."""
+    """One turn event. The attributes are named after the columns."""
 
     sequence: int
     turn_id: str

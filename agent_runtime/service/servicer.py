@@ -399,7 +399,7 @@ class Servicer(WorkspaceService):
                 yield receipt
 
     async def WatchTurns(self, request: wire.WatchTurnsRequest, context: Any) -> AsyncIterator[wire.TurnEvent]:
-        """Send turn events in commit order from a sequence on, then live."""
+        """Send turn events in order from a sequence on, then live."""
         async for event in watch_turns(self._store, request, context, lambda: self._closing):
             yield event
 

@@ -20,11 +20,11 @@ from agent_runtime.store import turn_events, turn_reads
 from agent_runtime.store.turn_events import MOST_SENT, NAMES, REVIEWS
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
-from turnkeeper.config.surfaces import offered
+from turnkeeper.config.surfaces import required
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.callers import DAEMON, current
 from turnkeeper.rpc.channel import Greeting
-from turnkeeper.storage.statements import Statement, number_of
+from turnkeeper.storage.statements import number_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 REST_S = 0.05  # seconds between polls: too short for a person to notice, and long enough not to slow down turns
@@ -41,11 +41,13 @@ async def watch_turns(
     same = request.incarnation == store.incarnation
     newest = await store.read(turn_reads.newest_sequence)
     after = request.after_sequence if same and 0 <= request.after_sequence <= newest else 0
-    after, holes = newest if request.from_now else after, offered("missing numbers")
-    look = partial(_EVENTS[request.details], read=holes.settled if holes else Statement.dicts)
-    if holes and request.from_now:
-        await offered("others ended", store.read, store.clock)
+    after, known, look = newest if request.from_now else after, set[int](), _EVENTS[request.details]
+    if store.right.shared:
+        first, look = max(0, newest - turn_reads.LARGEST_PAGE), partial(look, read=required("missing numbers").settled)
+        if request.from_now:  # open transactions may commit events with lower numbers
+            known = {one.sequence for one in await store.read(turn_reads.events_after, first) if one.sequence <= newest}
     await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
+    after = first if known else after
     via = current()
     by_runner = (via.program, via.surface) == ("task-runner", DAEMON)  # the caller has proved the right to cancel
     while True:
@@ -55,7 +57,7 @@ async def watch_turns(
         found = await store.look(look, since)
         for event in found:
             after = event.sequence
-            if request.details or event.state not in REVIEWS:
+            if (request.details or event.state not in REVIEWS) and after not in known:
                 yield event_message(event, store.incarnation)
         if closing:
             return
@@ -118,8 +120,9 @@ class _Seen:
         self._limit, self._begin = request.limit, number_of(request.cursor)
         self._store = store
         self._newest: int | None = None
-        found = offered("settled numbers", min(request.limit or 50, turn_reads.LARGEST_PAGE), self._begin)
-        self._settled = found or (lambda _connection, changed: changed.newest)
+        self._settled: Any = lambda _connection, changed: changed.newest
+        if store.right.shared:
+            self._settled = required("settled numbers", min(self._limit or 50, turn_reads.LARGEST_PAGE), self._begin)
         self._open: frozenset[str] = frozenset()
         self._sent: dict[str, bytes] = {}  # the numbers of turns that may still change
         self.lines: dict[str, int] = {}

@@ -132,8 +132,8 @@ cancels = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
 )
 
-# The outcomes of turns, which the runner follows, and the outcomes of turns' proposals. Numbers are assigned in commit
-# order, by the one writer.
+# The outcomes of turns, which the runner follows, and the outcomes of turns' proposals. On a file,
+# numbers are in commit order.
 turn_events = sa.Table(
     "turn_events",
     metadata,
@@ -219,7 +219,7 @@ messages = sa.Table(
 )
 
 # Events inside turns, for tasks that an event triggers. The turn's own row contains the other facts. Numbers are
-# assigned in commit order, by the one writer, and are never used again.
+# in commit order on a file, and are never used again.
 bridged_events = sa.Table(
     "bridged_events",
     metadata,

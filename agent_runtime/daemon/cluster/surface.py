@@ -13,7 +13,6 @@ SURFACE = Surface(
         "loss of a database": "agent_runtime.daemon.cluster.losses:found_loss",
         "missing numbers": "turnkeeper.storage.server.following:Holes",
         "settled numbers": "turnkeeper.storage.server.following:Settled",
-        "others ended": "turnkeeper.storage.server.following:others_ended",
         "shared-beat": "agent_runtime.daemon.cluster.parts:join",
         "shared-mailboxes": "agent_runtime.daemon.cluster.parts:open_mailboxes",
         "shared-checkpoints": "agent_runtime.graph.checkpointer.postgres:CheckpointDatabase",

@@ -14,6 +14,7 @@ from agent_runtime.model.turn import Category
 from agent_runtime.service.streams import _Seen
 from agent_runtime.store import turn_events, turn_reads, turn_writes
 from agent_runtime.store.database import open_database
+from agent_runtime.store.leases import Right
 from tests.conformance.stores.test_leases import AT, until
 from tests.support.cluster import Do, doing
 from turnkeeper.storage.server.following import Holes
@@ -183,6 +184,8 @@ def test_a_follower_of_a_conversation_gets_each_turn_once_however_they_are_commi
     writers: list[Writer], do: Do
 ) -> None:
     class Store:
+        right = Right(1, shared=True)
+
         async def read(self, work: Any) -> Any:
             return do(work)
 

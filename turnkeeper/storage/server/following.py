@@ -9,51 +9,38 @@ row and has a higher number. Once a snapshot begins at or after that end, the ro
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 
 from turnkeeper.clock import Clock
 from turnkeeper.storage.server.handover import LOOK_S, NEWS, OUTCOMES
-from turnkeeper.storage.statements import Statement, of_server
+from turnkeeper.storage.statements import Statement
 
-_LONGEST_WAIT_S, _REST_S = 10.0, 0.05
 _SPAN: list[Any] = [
     sa.literal_column(f"pg_snapshot_{bound}(pg_current_snapshot())::text::bigint").label(bound)
     for bound in ("xmin", "xmax")
 ]
 _NOW = Statement(sa.select(*_SPAN))
-_marked = WeakKeyDictionary[Statement, Statement]()
 
 
 class Holes:
-    """The missing numbers that one reader has met in the rows of a query."""
+    """The missing numbers that one reader has met in the rows of one query of a server."""
 
     def __init__(self) -> None:
         self._seen = 0, 0  # the highest number of an earlier look, and the end of its snapshot
+        self._spanned: Statement | None = None  # the query with the span of its snapshot
 
     def read(
         self, statement: Statement, connection: sa.Connection, sequence: int, **values: Any
     ) -> tuple[list[dict[str, Any]], int]:
         """Return the rows after a number, and the number up to which no further row can appear."""
-        if not of_server(connection):
-            rows = statement.dicts(connection, sequence=sequence, **values)
-            return rows, rows[-1]["sequence"] if rows else sequence
-        if statement not in _marked:
-            _marked[statement] = Statement(statement.statement.add_columns(*_SPAN))
-        rows = _marked[statement].dicts(connection, sequence=sequence, **values)
+        self._spanned = self._spanned or Statement(statement.statement.add_columns(*_SPAN))
+        rows = self._spanned.dicts(connection, sequence=sequence, **values)
         spans = [(row.pop("xmin"), row.pop("xmax")) for row in rows]
         return rows, self.reached(sequence, [row["sequence"] for row in rows], *spans[0]) if rows else sequence
 
     def reached(self, after: int, numbers: Sequence[int], begin: int, end: int) -> int:
-        """Return the number up to which no row is missing in a snapshot, nor can appear later.
-
-        >>> holes = Holes()
-        >>> holes.reached(0, [1, 3, 4], 70, 90)
-        1
-        >>> holes.reached(1, [3, 4, 6], 89, 95), holes.reached(1, [3, 4, 6], 90, 99)
-        (1, 4)
-        """
+        """Return the number up to which no row is missing in a snapshot, nor can appear later."""
         last, (known, since) = numbers[-1], self._seen
         if has_ended := begin >= since:  # each transaction whose row the earlier look may have missed
             after = max(after, min(known, last))
@@ -80,8 +67,6 @@ class Settled:
 
     def __call__(self, connection: sa.Connection, changed: Any) -> int:
         """Return the position for the next look. Call this after the turns were read, in the same unit."""
-        if not of_server(connection):
-            return int(changed.newest)
         if self._position < 0:  # a turn below the shown ones is not wanted if there were enough of them
             numbers = [turn.number for turn in changed.shown]
             lowest = min(numbers) - 1 if len(numbers) >= self._limit else 0
@@ -91,17 +76,6 @@ class Settled:
             self._position, self._seen = self._seen[0], (changed.newest, end)
         self._before = begin
         return self._position
-
-
-async def others_ended(read: Callable[..., Any], clock: Clock) -> None:
-    """Wait until the transactions that are open now have ended, at most ten seconds. For a file, return at once."""
-    end, until = 0, clock.monotonic() + _LONGEST_WAIT_S
-    while clock.monotonic() < until:
-        begin, now = await read(lambda connection: _NOW.rows(connection)[0] if of_server(connection) else (0, 0))
-        end = end or now
-        if begin >= end:
-            return
-        await clock.sleep(_REST_S)
 
 
 def tell(connection: sa.Connection, channel: str, said: str) -> None:
