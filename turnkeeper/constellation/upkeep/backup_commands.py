@@ -1,6 +1,5 @@
 """`turnkeeper backup` and `turnkeeper restore`. PostgreSQL's tools back up and restore a shared database."""
 
-import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -48,19 +47,12 @@ def _note_the_database(place: Home) -> None:
     """Print that a shared database is not part of the backup."""
     if url := load_settings(place).store.shared_url:
         note("tasks, turns and checkpoints are in the database, not in this backup: back it up with PostgreSQL's tools")
-        copy, put_back = _copied_by(url)
+        copy, put_back = import_module("turnkeeper.storage.server.snapshot").copied_by(url)
         note(f"  {copy}")
         note("(the password: from PGPASSWORD in the environment, or ~/.pgpass; PostgreSQL's programs do not read .env)")
         note("to restore it, stop everything on each machine, then restore it and mark it as restored:")
         note(f"  {put_back}")
         note("  turnkeeper restore --mark")
-
-
-def _copied_by(url: str) -> tuple[str, str]:
-    """Return two PostgreSQL commands: one dumps our tables of a database, the other one restores them."""
-    where = f"-n runner -n runtime --dbname={shlex.quote(url)}"
-    put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
-    return f"(umask 077 && pg_dump --format=custom --file=turnkeeper.dump {where})", put_back
 
 
 def restore(

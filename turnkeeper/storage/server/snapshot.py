@@ -1,5 +1,6 @@
 """Reads of a database that several machines share, for commands and pages that show rows."""
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -99,3 +100,10 @@ _ALL_CORDONED = """SELECT EXISTS (SELECT FROM runtime.meta WHERE left(key, 9) = 
     SELECT FROM runner.nodes n WHERE role = 'agent-runtime'
     AND beat_us > (extract(epoch FROM clock_timestamp()) - 10) * 1000000
     AND NOT EXISTS (SELECT FROM runtime.meta WHERE key = 'cordoned ' || n.name))"""
+
+
+def copied_by(url: str) -> tuple[str, str]:
+    """Return two PostgreSQL commands: one dumps our tables of a database, the other one restores them."""
+    where = f"-n runner -n runtime --dbname={shlex.quote(url)}"
+    put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
+    return f"(umask 077 && pg_dump --format=custom --file=turnkeeper.dump {where})", put_back
