@@ -409,11 +409,10 @@ class SharedRuntimeEvents:
 
 
 def take_happened(session: Session, now: datetime, holes: Holes) -> tuple[int, TakenIn]:
-    """Record events inside turns, and publish the names that tasks wait for. Return the results, and the number of
-    events that need not be read again.
+    """Record events inside turns, and publish the names that tasks wait for. Return the number of settled events.
 
     If another runner is recording events at this moment, record none. Record events behind a missing one at once, and
-    read them again with it: an event that is recorded already changes nothing.
+    again with it, which changes nothing. Also return the results.
     """
     if not session.alone("taking in what happens inside turns"):
         return 0, TakenIn()

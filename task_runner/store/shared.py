@@ -174,10 +174,7 @@ class Shared:
             _SET_META.run(self._connection, key="bridged", value=wanted)
 
     def happened(self, names: Collection[str], after: int, limit: int, holes: Holes) -> tuple[list[Happened], int]:
-        """Return at most `limit` events inside turns with these names and a greater number, in order.
-
-        Also return the number up to which no event is missing.
-        """
+        """Return events inside turns with these names after a number, and the number up to which none is missing."""
         rows, reached = holes.read(_HAPPENED, self._connection, after, names=listed(names), limit=limit)
         return [Happened(**row) for row in rows], reached
 

@@ -31,7 +31,6 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # table option: do not reuse the number of a deleted row
 _ALONE = 0x616C6F6E  # the key of advisory locks for work that only one process may do at a time
 AFTER_COMMIT = "after commit"  # in a connection's `info`: the notifications to send, as channels and texts
-_IN_TURN = 0x7475726E  # the key of advisory locks for work on one subject
 _SQLITE: Any = sqlite.dialect(paramstyle="named")  # the parameter style in which SQLite's driver takes a mapping
 
 
@@ -347,7 +346,7 @@ def in_turn(connection: sa.Connection, names: Collection[str]) -> None:
     """Make other transactions that call this with one of the names wait until this transaction ends."""
     if names and of_server(connection):
         locks = "SELECT pg_advisory_xact_lock(%s, hashtext(name)) FROM unnest(%s::text[]) AS name"
-        connection.exec_driver_sql(locks, (_IN_TURN, sorted(names)))
+        connection.exec_driver_sql(locks, (_ALONE, sorted(names)))
 
 
 def session_of(connection: sa.Connection) -> str:

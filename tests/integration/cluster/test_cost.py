@@ -193,6 +193,9 @@ def test_an_idle_machine_a_turn_and_a_further_machine_cost_no_more_than_before(m
     assert reads
     beats = [one for one in reads if BEAT.match(one)]
     assert beats, "a beat is one statement"
+    told = [one for _, one in measured.asked() if "pg_notify" in one]
+    assert told, "machines tell each other of work"
+    assert not [one for one in told if one not in reads], "no commit of a write notifies"
     others = [one for one in reads if LOCKS.search(one) and one not in beats]
     assert not others, "a read takes no lock"
     assert idle.is_within(MOST_IDLE), idle

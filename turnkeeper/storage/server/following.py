@@ -71,10 +71,9 @@ class Settled:
             numbers = [turn.number for turn in changed.shown]
             lowest = min(numbers) - 1 if len(numbers) >= self._limit else 0
             self._seen = max(lowest, self._begin - 1, 0), 0
-        begin, end = _NOW.rows(connection)[0]
-        if self._before >= self._seen[1]:
+        before, (self._before, end) = self._before, _NOW.rows(connection)[0]
+        if before >= self._seen[1]:
             self._position, self._seen = self._seen[0], (changed.newest, end)
-        self._before = begin
         return self._position
 
 

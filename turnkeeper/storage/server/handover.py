@@ -145,12 +145,10 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
 
 
 def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
-    """After the transaction is committed, notify other processes that envelopes wait for these threads.
-
-    PostgreSQL commits transactions with notifications one after the other, so the notifications get their own.
-    """
+    """After the transaction is committed, notify other processes that envelopes wait for these threads."""
     if threads and statements.of_server(connection):
         said = [(channel, thread_id if len(thread_id) < 500 else "") for thread_id in threads]
+        # PostgreSQL commits transactions that notify one after the other.
         connection.info.setdefault(statements.AFTER_COMMIT, {}).update(dict.fromkeys(said))
 
 

@@ -25,7 +25,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.storage import nodes, schema_revision
 from turnkeeper.storage.database import Database, check_schemas
-from turnkeeper.storage.server import following, snapshot
+from turnkeeper.storage.server import following, handover, snapshot
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import Statement
 
@@ -440,6 +440,26 @@ async def test_each_connection_notices_a_server_that_is_gone_without_a_word(
     assert len(made) >= 5
     times = [(one.get("connect_timeout"), one.get("keepalives_idle"), one.get("tcp_user_timeout")) for one in made]
     assert set(times) == {("5", "5", "10000")}
+
+
+async def test_a_notification_follows_the_commit_in_a_transaction_of_its_own(server_url: str) -> None:
+    """Commits of transactions that notify wait for each other. A unit that fails tells nobody anything."""
+    made = Database(server_url, migrations=MIGRATIONS)
+
+    def fails(connection: Connection) -> None:
+        handover.notify(connection, ["in vain"])
+        connection.execute(text("SELECT 1 / 0"))
+
+    with psycopg.connect(server_url, autocommit=True) as listening:
+        listening.execute(f"LISTEN {handover.NEWS}")
+        await asyncio.gather(made.run(fails), return_exceptions=True)
+        await made.run(lambda c: c.execute(text("SELECT 1")))
+        await made.run(lambda c: handover.notify(c, ["one", "two", "one"]))
+        with psycopg.connect(server_url, autocommit=True) as sql:
+            sql.execute(f"SELECT pg_notify('{handover.NEWS}', 'end')".encode())
+        heard = [one.payload for one in listening.notifies(timeout=30, stop_after=3)]
+    assert heard == ["one", "two", "end"]
+    made.close()
 
 
 async def test_a_session_that_may_not_write_is_left_for_one_that_may(server_url: str) -> None:
