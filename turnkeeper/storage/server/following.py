@@ -91,7 +91,8 @@ async def listen(
 ) -> None:
     """Call `on_news` with the channel and the text of each notification, until cancelled.
 
-    Also call it each second with empty texts, in case a notification was lost. Without channels, do only that.
+    Also call it at the beginning and each second with empty texts, in case a notification was lost. Without channels, do
+    only that.
     """
     while True:
         if channels:
@@ -109,6 +110,7 @@ async def _heard(
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
             for channel in channels:
                 await connection.execute(f'LISTEN "{channel}"'.encode())
+            on_news("", "")
             while True:
                 async for news in connection.notifies(timeout=LOOK_S):
                     on_news(news.channel, news.payload)
