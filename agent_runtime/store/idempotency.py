@@ -1,8 +1,8 @@
 """Transactions of the workspace, and idempotent writes, in which a repeated tool call gets the result of its first run.
 
-Every write checks this process's lease. Machines that share a workspace make writes about one subject, such as a shelf
-of memory, one after the other. So what a write has read does not change before its commit. A turn that has ended or is
-being cancelled can no longer write.
+Every write checks this process's lease. Machines that share a workspace make writes about one subject, such as an entry
+of memory, one after the other. So what a write has read of it does not change before its commit. A turn that has ended
+or is being cancelled can no longer write.
 """
 
 import json

@@ -60,10 +60,9 @@ class Shelf:
     tier: str
     owner: str = ""
 
-    @property
-    def subject(self) -> tuple[str]:
-        """The subject of writes to the shelf, which are made one after the other."""
-        return (f"memory {self.tier} {self.owner}",)
+    def subjects(self, key: str) -> set[str]:
+        """Return the subject of writes to an entry, which are made one after the other. A new entry has none."""
+        return {f"memory {self.tier} {self.owner} {key}"} if key else set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +331,7 @@ class Memory:
         def write(connection: sa.Connection) -> Mapping[str, Any]:
             return _result(put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id))
 
-        return await self._transactions.once(call, "memory.put", now, write, shelf.subject)
+        return await self._transactions.once(call, "memory.put", now, write, shelf.subjects(key))
 
     async def update(self, call: Call, *, tier: str, key: str, text: str, channel: str = "") -> Outcome:
         """Change the text of an existing entry, once. Raises Denied, NotFound, InvalidInput, Exhausted."""
@@ -342,7 +341,7 @@ class Memory:
         def write(connection: sa.Connection) -> Mapping[str, Any]:
             return _result(replace_text(connection, context, shelf, key=key, text=text, at=now))
 
-        return await self._transactions.once(call, "memory.update", now, write, shelf.subject)
+        return await self._transactions.once(call, "memory.update", now, write, shelf.subjects(key))
 
     async def forget(self, call: Call, *, tier: str, key: str, channel: str = "") -> Outcome:
         """Delete an entry once; the answer contains its text, for the record. Raises Denied, NotFound."""
@@ -353,7 +352,7 @@ class Memory:
             gone = forget(connection, context, shelf, key)
             return {**_result(gone), "forgotten": gone.text}
 
-        return await self._transactions.once(call, "memory.forget", now, write, shelf.subject)
+        return await self._transactions.once(call, "memory.forget", now, write, shelf.subjects(key))
 
     def graph_writes(
         self, call: Call, shelf: Shelf, *, key: str, text: str | None, form: str
@@ -394,13 +393,13 @@ class Memory:
                 return replace_text(connection, by, shelf, key=key, text=text, at=now, form=form)
             return put(connection, by, shelf, key=key, text=text, at=now, new_id=new_id, form=form)
 
-        entry = await self._transactions.write(write, shelf.subject)
+        entry = await self._transactions.write(write, shelf.subjects(key))
         self._transactions.emit("memory.put", _event_fields(entry))
         return entry
 
     async def author_forgets(self, shelf: Shelf, key: str) -> MemoryEntry:
         """Delete an entry of any writer and return it. Raises NotFound."""
-        entry = await self._transactions.write(lambda c: forget(c, Author(), shelf, key), shelf.subject)
+        entry = await self._transactions.write(lambda c: forget(c, Author(), shelf, key), shelf.subjects(key))
         self._transactions.emit("memory.forgotten", _event_fields(entry))
         return entry
 

@@ -346,7 +346,7 @@ def in_turn(connection: sa.Connection, names: Collection[str]) -> None:
     """Make other transactions that call this with one of the names wait until this transaction ends."""
     if names and of_server(connection):
         locks = "SELECT pg_advisory_xact_lock(%s, hashtext(name)) FROM unnest(%s::text[]) AS name"
-        connection.exec_driver_sql(locks, (_ALONE, sorted(names)))
+        connection.exec_driver_sql(locks, (_ALONE, [storable(name) for name in sorted(names)]))
 
 
 def session_of(connection: sa.Connection) -> str:

@@ -338,9 +338,9 @@ def lend(
 
 
 def _unit(admitted: Sequence[_Admitted]) -> tuple[Callable[[Connection], Any], set[str]]:
-    """Return the work of one transaction, and the shelves that it writes."""
-    shelves = {one.entry[0].subject[0] for one in admitted if isinstance(one, _Writing)}
-    return lambda connection: _carry_out(connection, admitted), shelves
+    """Return the work of one transaction, and its subjects."""
+    subjects = [one.entry[0].subjects(one.entry[1]) for one in admitted if isinstance(one, _Writing)]
+    return lambda connection: _carry_out(connection, admitted), set[str]().union(*subjects)
 
 
 def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[list[base.Result | _Search], _Written]:

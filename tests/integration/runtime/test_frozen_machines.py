@@ -14,10 +14,12 @@ import pytest
 from sqlalchemy import Connection, update
 
 from agent_runtime.store import schema
+from tests.integration.cluster.test_cost import CATEGORY
 from tests.integration.runtime.test_several_machines import CLOCK, Node, ended, fire, made_home, until
 from tests.support.cluster import Do, doing
 from turnkeeper.storage.server.handover import SCHEMA
 from turnkeeper.storage.server.url import in_schema
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 HELD = """CREATE FUNCTION runtime.held() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF current_setting('application_name') LIKE '%% slow' THEN
@@ -32,6 +34,7 @@ AT = {
     "writes: a message": "INSERT ON runtime.messages",
     "writes: the tokens of the day": "INSERT OR UPDATE ON runtime.token_days",
     "writes: a checkpoint": "INSERT ON runtime.checkpoints",
+    "a tool: what it wrote": "INSERT ON runtime.effects",
     "end: before the commit": "INSERT ON runtime.audit_records",
     "after the end: its envelope": "DELETE ON runtime.envelopes",
 }
@@ -47,8 +50,16 @@ def sql(shared_url: str) -> Iterator[psycopg.Connection[Any]]:
         yield made
 
 
+def remembering(number: int) -> dict[str, Any]:
+    """Return what a runner hands over for a fire whose turn calls a tool."""
+    row = fire(number)
+    asked = wire.FireRequest.FromString(row["envelope"])
+    asked.category, asked.prompt = "note", f"Remember: pump {number} is new"
+    return {**row, "envelope": asked.SerializeToString()}
+
+
 def put(do: Do, *numbers: int) -> None:
-    do(lambda c: schema.handover.put_all(c, [fire(number) for number in numbers], CLOCK.now()))
+    do(lambda c: schema.handover.put_all(c, [remembering(number) for number in numbers], CLOCK.now()))
 
 
 @pytest.mark.process
@@ -82,6 +93,7 @@ def test_a_process_that_stands_still_in_a_turn_stops_the_turns_of_its_thread_onl
 
 def named(stack: ExitStack, url: str, name: str) -> Node:
     home = stack.enter_context(made_home())
+    (home.categories / "note.toml").write_text(CATEGORY)
     made = Node(home, url, node=name)
     stack.callback(made.end)
     return made

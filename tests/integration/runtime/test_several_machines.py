@@ -33,7 +33,7 @@ class Node:
     def __init__(self, home: Home, url: str, node: str = "") -> None:
         self.home = home
         named = f'[node]\nname = "{node}"\n' if node else ""
-        home.config.write_text(f'[store]\nurl = "{url}"\n[categories]\nautonomous_allowed = ["loop"]\n{named}')
+        home.config.write_text(f'[store]\nurl = "{url}"\n[categories]\nautonomous_allowed = ["loop", "note"]\n{named}')
         self.process = Forked(home, RUNTIME, home.root / "stderr", {})
 
     def wait(self) -> None:

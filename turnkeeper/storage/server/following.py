@@ -91,7 +91,7 @@ async def listen(
 ) -> None:
     """Call `on_news` with the channel and the text of each notification, until cancelled.
 
-    Also call it at the beginning and each second with empty texts, in case a notification was lost. Without channels, do
+    Also call it first and each second with empty texts, in case a notification was lost. Without channels, do
     only that.
     """
     while True:
