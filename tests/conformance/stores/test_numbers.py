@@ -1,5 +1,6 @@
 """Readers that go by numbers, beside writers that number rows and commit in any order: no row is skipped."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -11,11 +12,14 @@ from sqlalchemy import Connection, text
 
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import Category
-from agent_runtime.service.streams import _Seen
+from agent_runtime.service.streams import _Seen, watch_turns
 from agent_runtime.store import turn_events, turn_reads, turn_writes
 from agent_runtime.store.database import open_database
 from agent_runtime.store.leases import Right
+from agent_runtime.store.turn_events import Signal
 from tests.conformance.stores.test_leases import AT, until
+from tests.integration.runtime.harness import Call
+from tests.support.clock import look_again
 from tests.support.cluster import Do, doing
 from turnkeeper.storage.server.following import Holes
 from turnkeeper.storage.server.handover import SCHEMA
@@ -180,16 +184,45 @@ def test_a_writer_has_its_transactions_id_before_it_draws_a_number(writers: list
     assert reader.found == [1, 2, 3]
 
 
+async def test_a_stream_from_now_on_has_what_was_numbered_before_and_is_committed_later(
+    writers: list[Writer], do: Do
+) -> None:
+    do(event(1))
+    writers[0].write(event(2))
+    do(event(3))
+    store = Stored(do)
+    request = wire.WatchTurnsRequest(from_now=True)
+    stream = watch_turns(store, request, Call(), lambda: False)  # type: ignore[arg-type]
+    found = asyncio.ensure_future(anext(stream))
+    while not store.looked:
+        await look_again()
+    writers[0].commit()
+    do(event(4))
+    store.events.notify()
+    assert (await found).turn_id == "turn-2"
+    assert (await anext(stream)).turn_id == "turn-4", "the third was committed before"
+
+
+class Stored:
+    """What a stream asks of a store that machines share."""
+
+    right, incarnation = Right(1, shared=True), "one"
+
+    def __init__(self, do: Do) -> None:
+        self._do, self.events, self.looked = do, Signal(), False
+
+    async def read(self, work: Any, *given: Any) -> Any:
+        return self._do(lambda c: work(c, *given))
+
+    async def look(self, work: Any, *given: Any) -> Any:
+        self.looked = True
+        return await self.read(work, *given)
+
+
 def test_a_follower_of_a_conversation_gets_each_turn_once_however_they_are_committed(
     writers: list[Writer], do: Do
 ) -> None:
-    class Store:
-        right = Right(1, shared=True)
-
-        async def read(self, work: Any) -> Any:
-            return do(work)
-
-    seen = _Seen(wire.WatchConversationRequest(channel="c", limit=5), "c", Store())  # type: ignore[arg-type]
+    seen = _Seen(wire.WatchConversationRequest(channel="c", limit=5), "c", Stored(do))  # type: ignore[arg-type]
     found: list[str] = []
 
     def look() -> None:
