@@ -9,6 +9,7 @@ SURFACE = Surface(
         "machines": "turnkeeper.constellation.inspect.cluster:shown",
         "findings of machines": "turnkeeper.constellation.inspect.cluster:findings",
         "cordon of all machines": "turnkeeper.storage.server.snapshot:is_cordoned",
+        "copies of a database": "turnkeeper.storage.server.snapshot:copied_by",
         "lost end of a chain": "agent_runtime.daemon.cluster.losses:lost_end",
         "loss of a database": "agent_runtime.daemon.cluster.losses:found_loss",
         "missing numbers": "turnkeeper.storage.server.following:Holes",

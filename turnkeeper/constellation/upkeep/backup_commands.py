@@ -10,6 +10,7 @@ from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.surfaces import required
 from turnkeeper.console import home, named_home, note
 from turnkeeper.console import status as spinner
 from turnkeeper.constellation.upkeep.backup import back_up, back_up_among, go_on_without
@@ -47,7 +48,7 @@ def _note_the_database(place: Home) -> None:
     """Print that a shared database is not part of the backup."""
     if url := load_settings(place).store.shared_url:
         note("tasks, turns and checkpoints are in the database, not in this backup: back it up with PostgreSQL's tools")
-        copy, put_back = import_module("turnkeeper.storage.server.snapshot").copied_by(url)
+        copy, put_back = required("copies of a database", url)
         note(f"  {copy}")
         note("(the password: from PGPASSWORD in the environment, or ~/.pgpass; PostgreSQL's programs do not read .env)")
         note("to restore it, stop everything on each machine, then restore it and mark it as restored:")
