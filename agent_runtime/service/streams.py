@@ -227,7 +227,7 @@ class BridgedStream:
         return cls(store, names, after, store.event_source.serving)
 
     async def events(self, is_closing: Callable[[], bool]) -> AsyncIterator[wire.BridgedEvent]:
-        """Yield events in commit order, then live, until a limit is reached or a newer call begins."""
+        """Yield events in order of number, then live, until a limit is reached or a newer call begins."""
         bridge, sent = self._store.event_source, 0
         while sent < MOST_SENT and bridge.serving == self._call:
             closing, news, since = is_closing(), bridge.news.next(), self.after

@@ -86,7 +86,7 @@ class Runtime:
         return FireStream(call)
 
     def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
-        """Yield turn events after a sequence number in commit order, then new events as they happen.
+        """Yield turn events after a sequence number, in order of number, then new events as they happen.
 
         If the runtime's store is not `incarnation` or is an older copy, the first event has no turn. It gives the
         incarnation of the store, and the sequence number after which the next events begin.
@@ -97,7 +97,7 @@ class Runtime:
     def watch_events(
         self, incarnation: str, after: int, names: Sequence[str]
     ) -> AsyncGenerator[wire.BridgedEvent, None]:
-        """Yield the events with these names from inside turns, after a sequence number in commit order, then new ones.
+        """Yield the events with these names from inside turns, after a sequence number, then new ones.
 
         If the stream begins at a position other than the requested one, the first event is unnamed and gives it.
         """

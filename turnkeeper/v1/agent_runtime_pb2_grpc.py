@@ -322,14 +322,14 @@ class AgentRuntimeServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchTurns(self, request, context):
-        """Turn outcomes in commit order, from a sequence on, then live.
+        """Turn outcomes in order of number, from a sequence on, then live.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+        """What happens inside turns, of the names asked for, from a sequence on, then live.
 
         A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
         call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be

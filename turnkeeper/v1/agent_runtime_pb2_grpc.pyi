@@ -40,9 +40,9 @@ class AgentRuntimeStub:
     put together to messages says nothing.
     """
     WatchTurns: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]
-    """Turn outcomes in commit order, from a sequence on, then live."""
+    """Turn outcomes in order of number, from a sequence on, then live."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]
-    """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+    """What happens inside turns, of the names asked for, from a sequence on, then live.
 
     A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
     call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
@@ -144,9 +144,9 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     put together to messages says nothing.
     """
     WatchTurns: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]  # type: ignore[assignment]
-    """Turn outcomes in commit order, from a sequence on, then live."""
+    """Turn outcomes in order of number, from a sequence on, then live."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]  # type: ignore[assignment]
-    """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+    """What happens inside turns, of the names asked for, from a sequence on, then live.
 
     A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
     call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
@@ -269,7 +269,7 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.WatchTurnsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.TurnEvent], _abc.AsyncIterator[_agent_runtime_pb2.TurnEvent]]:
-        """Turn outcomes in commit order, from a sequence on, then live."""
+        """Turn outcomes in order of number, from a sequence on, then live."""
 
     @_abc_1.abstractmethod
     def WatchEvents(
@@ -277,7 +277,7 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.WatchEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.BridgedEvent], _abc.AsyncIterator[_agent_runtime_pb2.BridgedEvent]]:
-        """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+        """What happens inside turns, of the names asked for, from a sequence on, then live.
 
         A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
         call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
