@@ -61,7 +61,7 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # 91,795 before edits of targets, and deliveries that are sent or dropped by a command.
 # 91,853 before warnings of fields that only `--input` sets.
 # 91,895 before words on cron expressions that are misread, and warnings of imports.
-MOST_LINES = 92_102
+MOST_LINES = 92_104
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.04  # of all modules but the registrations of surfaces, which are rows of a table
