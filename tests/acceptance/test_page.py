@@ -88,6 +88,17 @@ def web_of(constellation: Constellation) -> Web:
     return Web(constellation.home, port)
 
 
+def test_the_button_that_sends_a_message_does_not_move_while_a_turn_appears(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/conversations/still")
+    send = page.get_by_role("button", name="Send")
+    before = send.bounding_box()
+    constellation.create("still", "--in", "1s", "--prompt", "search: compost", channel="still")
+    expect(page.locator(".turn .state").first).to_have_text("succeeded", timeout=PATIENCE_MS)
+    assert send.bounding_box() == before, "a click at that moment would be lost"
+
+
 def test_a_conversation_grows_while_a_task_fires_and_its_question_is_answered_in_place(
     tab: Tab, constellation: Constellation
 ) -> None:
