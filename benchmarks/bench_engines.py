@@ -28,7 +28,7 @@ Turns = Callable[[int, int], float]  # runs the turns from one number to another
 
 
 class Found(NamedTuple):
-    """What a turn of many costs."""
+    """The turns a second of one run, and the cost of each turn."""
 
     a_second: float
     statements: float
@@ -69,7 +69,7 @@ ENGINES: dict[str, Callable[[postgres.Server], Any]] = {
 
 
 def measured(server: postgres.Server, engine: Callable[[postgres.Server], Any]) -> Found:
-    """Return what a turn costs an engine, without what the engine does in the same time while it is idle."""
+    """Measure the turns of an engine. Subtract the cost of an idle engine over the same time."""
     with engine(server) as (turns, url), psycopg.connect(url, autocommit=True) as sql:
         sql.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements SCHEMA public")
 

@@ -329,7 +329,7 @@ class AgentRuntimeServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """What happens inside turns, of the names asked for, from a sequence on, then live.
+        """Streams the events inside turns that have the requested names: first those after a sequence number, then live.
 
         A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
         call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be

@@ -42,7 +42,7 @@ class AgentRuntimeStub:
     WatchTurns: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]
     """Turn outcomes in order of number, from a sequence on, then live."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]
-    """What happens inside turns, of the names asked for, from a sequence on, then live.
+    """Streams the events inside turns that have the requested names: first those after a sequence number, then live.
 
     A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
     call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
@@ -146,7 +146,7 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     WatchTurns: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]  # type: ignore[assignment]
     """Turn outcomes in order of number, from a sequence on, then live."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]  # type: ignore[assignment]
-    """What happens inside turns, of the names asked for, from a sequence on, then live.
+    """Streams the events inside turns that have the requested names: first those after a sequence number, then live.
 
     A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
     call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
@@ -277,7 +277,7 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.WatchEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.BridgedEvent], _abc.AsyncIterator[_agent_runtime_pb2.BridgedEvent]]:
-        """What happens inside turns, of the names asked for, from a sequence on, then live.
+        """Streams the events inside turns that have the requested names: first those after a sequence number, then live.
 
         A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
         call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be

@@ -204,7 +204,7 @@ async def test_a_stream_from_now_on_has_what_was_numbered_before_and_is_committe
 
 
 class Stored:
-    """What a stream asks of a store that machines share."""
+    """A store that several machines share, reduced to the methods that a stream calls."""
 
     right, incarnation = Right(1, shared=True), "one"
 

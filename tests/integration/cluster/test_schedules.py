@@ -87,7 +87,7 @@ def test_units_under_a_schedule_leave_what_some_order_of_them_leaves(theatre: Th
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_schedule_is_replayed_by_its_decisions(theatre: Theatre, seed: int) -> None:
-    """Of two sessions, at most one waits. If several wait for one lock, the server decides which continues first."""
+    """Use two sessions, of which at most one waits. Among several that wait for a lock, the server would choose."""
     names = ["pause", "edit"]
     made, left = theatre.scheduled(names, seed=seed)
     again, same = theatre.scheduled(names, seed=99, decisions=made.decisions)

@@ -51,7 +51,7 @@ def sql(shared_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def remembering(number: int) -> dict[str, Any]:
-    """Return what a runner hands over for a fire whose turn calls a tool."""
+    """Return a fire's request, as a runner sends it. Its turn calls one tool."""
     row = fire(number)
     asked = wire.FireRequest.FromString(row["envelope"])
     asked.category, asked.prompt = "note", f"Remember: pump {number} is new"

@@ -443,7 +443,7 @@ async def test_each_connection_notices_a_server_that_is_gone_without_a_word(
 
 
 async def test_a_notification_follows_the_commit_in_a_transaction_of_its_own(server_url: str) -> None:
-    """Commits of transactions that notify wait for each other. A unit that fails tells nobody anything."""
+    """Transactions that notify commit one after the other. A unit that fails sends no notification."""
     made = Database(server_url, migrations=MIGRATIONS)
 
     def fails(connection: Connection) -> None:
